@@ -148,6 +148,12 @@ def _image(
     )
 
 
+def _static_image(model: Model) -> Model:
+    return replace(
+        model, name=f"{model.name}-int8-qdq", maker="quantize_static", source=model.name, keep_batch_norm=False
+    )
+
+
 def _trees(name: str, rows: int) -> Model:
     return Model(
         name, "onnx.helper", 17, (Tensor("features", (B, 28)),), (Tensor("prediction", (B, 1)),), {B: rows}, {B: 7}
@@ -304,7 +310,7 @@ def _quantised(floats: Mapping[str, Model]) -> list[Model]:
     bert = floats["bert-base"]
     return [
         replace(bert, name="bert-base-int8-dynamic", maker="quantize_dynamic", source=bert.name),
-        _image("resnet50-int8-qdq", "resnet50", 224, maker="quantize_static", source="resnet50"),
+        *(_static_image(floats[name]) for name in ("resnet50", "mobilenetv2", "efficientnet-b0")),
         _gpt2_decode("gpt2-decode-int4", "matmul_nbits", "gpt2-decode"),
     ]
 

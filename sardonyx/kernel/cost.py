@@ -33,6 +33,7 @@ _WEIGHTS = {
     "sin": 20,
     "sinh": 25,
     "sqrt": 4,
+    "tabulated": 8,
     "tan": 25,
     "tanh": 20,
 }

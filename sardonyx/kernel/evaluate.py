@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.kernel.dtypes import NARROW_FLOATS, TINY_INTEGERS
-from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, RowIndex, RowLength, walk
+from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, RowIndex, RowLength, tables_of, walk
 from sardonyx.kernel.integers import to_integers
 from sardonyx.kernel.program import Pointwise, Reduction, is_row_value
 
@@ -125,6 +125,11 @@ def _gated(x: Array, gate: Array) -> Array:
     return np.asarray(x * _sigmoid(gate))
 
 
+def _tabulated(index: Array, table: Array) -> Array:
+    """The byte of a table of 256 bytes at the place that a byte, taken as unsigned, names."""
+    return np.asarray(table[index.view(np.uint8)])
+
+
 def _where(condition: Array, yes: Array, no: Array) -> Array:
     return np.where(condition, yes, no)
 
@@ -179,6 +184,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "sinh": np.sinh,
     "sqrt": np.sqrt,
     "subtract": np.subtract,
+    "tabulated": _tabulated,
     "tan": np.tan,
     "tanh": np.tanh,
     "trunc": np.trunc,
@@ -197,7 +203,8 @@ def evaluate(kernel: Pointwise, inputs: Sequence[Array]) -> list[Array]:
     with np.errstate(all="ignore"):
         for expr in walk(kernel.outputs):
             values[id(expr)] = _value(expr, inputs, values)
-        shape = np.broadcast_shapes(*(array.shape for array in inputs))
+        tables = tables_of(kernel.outputs)
+        shape = np.broadcast_shapes(*(array.shape for index, array in enumerate(inputs) if index not in tables))
         return [_finish(values[id(expr)], expr, shape) for expr in kernel.outputs]
 
 

@@ -206,6 +206,7 @@ sign = _named("sign")
 sin = _named("sin")
 sinh = _named("sinh")
 sqrt = _named("sqrt")
+tabulated = _named("tabulated")
 tan = _named("tan")
 tanh = _named("tanh")
 trunc = _named("trunc")
@@ -248,6 +249,12 @@ def walk(roots: Sequence[Expr], leaves: Container[int] = ()) -> list[Expr]:
             if id(expr) not in leaves:
                 stack.extend((arg, False) for arg in reversed(arguments(expr)))
     return order
+
+
+def tables_of(roots: Sequence[Expr]) -> frozenset[int]:
+    """The numbers of the inputs that are tables of 256 bytes, whole for every element."""
+    found = (expr.args[1] for expr in walk(roots) if isinstance(expr, Apply) and expr.primitive == "tabulated")
+    return frozenset(table.index for table in found if isinstance(table, Input))
 
 
 def substitute(roots: Sequence[Expr], replaced: Callable[[Input], Expr]) -> list[Expr]:

@@ -20,8 +20,8 @@ from sardonyx.passes.base import Context, has_subgraphs, is_named
 # A folded result may be this large, or as large as what it is computed from, unless the settings name another limit.
 SIZE_LIMIT = 1 << 20
 
-# A model keeps its integers: kernels for quantised models look for the pair.
-_KEPT = frozenset({"QuantizeLinear", "DequantizeLinear"})
+# A model keeps its integers, and those that it makes of its constants: kernels for quantised models look for them.
+_KEPT = frozenset({"DequantizeLinear"})
 
 # Numbers of four bits that become float32.
 _LARGEST_GROWTH = 8

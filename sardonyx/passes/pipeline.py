@@ -52,6 +52,7 @@ from sardonyx.passes.rules import (
     text_categories,
     text_columns,
     transposes,
+    unsigned_quantization,
 )
 from sardonyx.passes.sharing import eliminate_common_subexpressions, share_constants, share_repeated, share_sizes
 
@@ -68,8 +69,9 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         Pass(PRODUCTS, Level.EXTENDED, hoist_products),
         # What is quantised on both sides, as integers.
         *_each(quantization_pairs.RULES),
-        *_each(packed_products.RULES),
+        *unsigned_quantization.PASSES,
         *quantization.PASSES,
+        *_each(packed_products.RULES),
         *quantization_pairs.PASSES,
         # Several operators into one of the same meaning.
         *_each(merged_heads.RULES),

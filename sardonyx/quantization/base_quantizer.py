@@ -95,6 +95,11 @@ class BaseQuantizer:
             ranges=None if tensors_range is None else dict(tensors_range.items()),
         )
 
+    def calibrated(self, tensors_range: Any) -> None:
+        """Take the ranges of values: for a quantizer that was made to check its arguments before calibration."""
+        self.tensors_range = tensors_range
+        self.job.ranges = dict(tensors_range.items())
+
     @property
     def report(self) -> QuantizationReport:
         """What was done to each node."""

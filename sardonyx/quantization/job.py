@@ -138,7 +138,8 @@ class Job:
     def constant(self, value: ir.Value | None) -> Array | None:
         """The contents of an initializer or of a Constant's tensor, not copied; None for any other value.
 
-        An initializer that callers may override counts as well: see `settle`.
+        What an Identity makes of one is one, too: exporters let equal biases share a tensor so. An initializer that
+        callers may override counts as well: see `settle`.
         """
         tensor = self.tensor(value)
         return None if tensor is None else tensor_array(tensor)
@@ -150,8 +151,10 @@ class Job:
         if value.is_initializer():
             return value.const_value
         node = value.producer()
-        if node is None or node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
+        if node is None or node.op_type not in ("Constant", "Identity") or node.domain not in ("", "ai.onnx"):
             return None
+        if node.op_type == "Identity":
+            return self.tensor(node.inputs[0])
         for name, attribute in node.attributes.items():
             if name == "value":
                 held: ir.TensorProtocol = attribute.value  # `as_tensor` checks a protocol, which takes long
@@ -252,19 +255,22 @@ class Job:
             return
         producer = value.producer()
         if producer is not None:
-            assert producer.graph is not None
-            producer.graph.remove(producer, safe=True)
+            self.remove(producer)
         elif value.graph is not None and not value.is_graph_input():
             assert value.name is not None
             del value.graph.initializers[value.name]
 
     # The result
 
+    def require_nodes(self) -> None:
+        """`InvalidQuantization` where no node may be quantised, by what is known before any is."""
+        if not self.nodes():
+            self._refuse()
+
     def finish(self) -> None:
         """Say who made the model, count its bytes, log the report; `InvalidQuantization` where all of it was left."""
         if not self.report.count:
-            reasons = "; ".join(f"{count} nodes: {reason}" for reason, count in self.report.reasons().items())
-            raise InvalidQuantization(f"No node of the model can be quantised as asked: {reasons or 'it has no nodes'}")
+            self._refuse()
         self.model.producer_name, self.model.producer_version = PRODUCER, PRODUCER_VERSION
         self.model.metadata_props.setdefault(*INFERRED)
         stamp_versions(self.model)
@@ -285,6 +291,10 @@ class Job:
         """The model as a message, its weights inside."""
         return to_message(self.model)
 
+    def _refuse(self) -> None:
+        reasons = "; ".join(f"{count} nodes: {reason}" for reason, count in self.report.reasons().items())
+        raise InvalidQuantization(f"No node of the model can be quantised as asked: {reasons or 'it has no nodes'}")
+
     def _weight_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the constants of all graphs, by name."""
         values = [value for graph in graphs_of(self.graph) for value in graph.initializers.values()]
@@ -304,7 +314,8 @@ class Job:
     def _weights(self) -> int:
         values = (value for graph in graphs_of(self.graph) for value in graph.initializers.values())
         size = sum(value.const_value.nbytes for value in values if value.const_value is not None)
-        constants = (self.tensor(value) for node in nodes_of(self.graph) for value in node.outputs[:1])
+        made = (node.outputs[0] for node in nodes_of(self.graph) if node.op_type == "Constant")
+        constants = (self.tensor(value) for value in made)
         return size + sum(tensor.nbytes for tensor in constants if tensor is not None)
 
 

@@ -7,14 +7,16 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx.quantization.base_quantizer import BaseQuantizer, Model
+from sardonyx.quantization.base_quantizer import BaseQuantizer, Model, opened
 from sardonyx.quantization.integer import HANDLERS as INTEGER
+from sardonyx.quantization.opset import converted
 from sardonyx.quantization.qlinear import HANDLERS as QLINEAR
 from sardonyx.quantization.qlinear.clamp import narrow_ranges
 from sardonyx.quantization.quant_utils import QuantizationMode
 from sardonyx.quantization.refusal import InvalidQuantization
 from sardonyx.quantization.rewriting import Rewriting
 
+_DYNAMIC_OPSET = 11  # which has DynamicQuantizeLinear
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
@@ -51,8 +53,11 @@ class ONNXQuantizer(BaseQuantizer):
         operators = set(op_types_to_quantize)
         if not static and "MatMul" in operators:
             operators.add("Gemm")
+        loaded = opened(model)
+        if not static and loaded.model.opset_imports.get("", 1) < _DYNAMIC_OPSET:
+            loaded = converted(loaded, _DYNAMIC_OPSET)
         super().__init__(
-            model,
+            loaded,
             per_channel,
             reduce_range,
             weight_qType,

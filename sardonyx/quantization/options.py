@@ -17,8 +17,8 @@ from sardonyx.quantization.refusal import InvalidQuantization
 class Options:
     """What `extra_options` say; each field is named after its key (see `docs/quantization.md`).
 
-    What depends on the way of quantization has None for its default: `match_mul_const_b_only` of a MatMul whose B is no
-    constant is True in dynamic quantization and False in static one; `weight_symmetric` is True for signed types.
+    What depends on the way of quantization has None for its default: `matmul_const_b_only`, for a MatMul whose B is no
+    constant, is True in dynamic quantization and False in static one; `weight_symmetric` is True for signed types.
     """
 
     activation_symmetric: bool = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -30,6 +29,7 @@ from sardonyx.quantization.quant_utils import QuantFormat, QuantizationMode, Qua
 from sardonyx.quantization.refusal import InvalidQuantization
 from sardonyx.quantization.registry import IntegerOpsRegistry, QDQRegistry, QLinearOpsRegistry
 from sardonyx.quantization.report import QuantizationReport
+from sardonyx.quantization.smooth_quant import smoothed
 from sardonyx.quantization.static import Calibration, check_types
 
 if TYPE_CHECKING:
@@ -79,8 +79,6 @@ def quantize_static(
     operators = names(op_types_to_quantize) or sorted({*QLinearOpsRegistry, *QDQRegistry})
     loaded = _opened(model_input)
     if options.smooth_quant:
-        from sardonyx.quantization.smooth_quant import smoothed
-
         loaded = smoothed(loaded, calibration_data_reader, options, calibration_providers)
     loaded = raise_opset(
         loaded,
@@ -104,7 +102,7 @@ def quantize_static(
         "reduce_range": reduce_range,
         "weight_qType": weight_type,
         "activation_qType": activation_type,
-        "tensors_range": calibration.ranges(loaded),
+        "tensors_range": {},
         "nodes_to_quantize": names(nodes_to_quantize),
         "nodes_to_exclude": names(nodes_to_exclude),
         "op_types_to_quantize": operators,
@@ -115,6 +113,8 @@ def quantize_static(
         quantizer = QDQQuantizer(**arguments)
     else:
         quantizer = ONNXQuantizer(**arguments, mode=QuantizationMode.QLinearOps, static=True)
+    quantizer.job.require_nodes()
+    quantizer.calibrated(calibration.ranges(loaded))
     _write(quantizer, model_output, use_external_data_format)
 
 
@@ -170,13 +170,14 @@ def quantize(model_input: Source, model_output: str | os.PathLike[str], quant_co
 
 
 def _quantize_weights(model_input: Source, model_output: str | os.PathLike[str], config: Any) -> None:
-    module: Any = importlib.import_module("sardonyx.quantization.matmul_nbits_quantizer")
-    if not isinstance(config, module.WeightOnlyQuantConfig):
+    from sardonyx.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer, WeightOnlyQuantConfig
+
+    if not isinstance(config, WeightOnlyQuantConfig):
         raise TypeError(
             "Invalid quantization config type, it must be either StaticQuantConfig, DynamicQuantConfig, or "
             f"WeightOnlyQuantConfig, not {type(config).__name__}"
         )
-    quantizer = module.MatMulNBitsQuantizer(model_input, algo_config=config)
+    quantizer = MatMulNBitsQuantizer(model_input, algo_config=config)
     quantizer.process()
     quantizer.model.save_model_to_file(os.fspath(model_output), True)
 

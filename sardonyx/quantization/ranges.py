@@ -104,6 +104,12 @@ class Ranges:
         """Give a value a range that its operator has."""
         self._known[name] = Range(low, high)
 
+    def is_infinite(self, name: str) -> bool:
+        """Whether a value has infinite numbers, such as those of a mask, for which there is no scale."""
+        known = self._known.get(name)
+        ends = getattr(known, "range_value", ())
+        return any(bool(np.isinf(end).any()) for end in ends) and not self.job.overrides.overrides_scale_zp(name)
+
     def take(self, name: str, other: str) -> None:
         """Give a value the range of another one, where that has one."""
         if other in self._known:

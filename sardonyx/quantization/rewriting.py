@@ -53,9 +53,7 @@ class Rewriting:
                 reason = f"{name} has no form of integers" if handler is None else handler(self, node)
             if reason is not None:
                 self.job.report.left(node, reason)
-                for index, value in enumerate(node.inputs):
-                    if value in self._homes:
-                        node.replace_input_with(index, self._float_of(value, node))
+                self._read_floats(node, node)
         for graph in graphs_of(self.job.graph):
             for index, value in enumerate(graph.outputs):
                 if value in self._homes:
@@ -110,10 +108,19 @@ class Rewriting:
         self.known[value] = found
         return found
 
+    def unsigned(self, value: ir.Value, node: ir.Node) -> QuantizedTensor:
+        """As `activation`, in uint8, for operators that take nothing else: a value that is stored otherwise is made a
+        float and quantised again."""
+        found = self.known.get(value)
+        if found is not None and found.dtype != ir.DataType.UINT8 and value in self._homes:
+            return self.activation(self._float_of(value, node), node)
+        return self.activation(value, node)
+
     def can_quantize(self, value: ir.Value) -> bool:
         """Whether `activation` can quantise a value."""
-        is_known = value in self.known or not self.static or (value.name or "") in self.ranges
-        return is_known or self.job.is_constant(value)
+        name = value.name or ""
+        has_range = name in self.ranges and not self.ranges.is_infinite(name)
+        return value in self.known or not self.static or has_range or self.job.is_constant(value)
 
     def constant(self, value: ir.Value) -> QuantizedTensor:
         """A constant in the type of activations."""
@@ -165,7 +172,9 @@ class Rewriting:
         return found.values
 
     def output_parameters(self, value: ir.Value) -> Parameters | None:
-        """How a result is stored; None where its range is not known."""
+        """How a result is stored; None where its range is not known, or infinite."""
+        if self.ranges.is_infinite(value.name or ""):
+            return None
         return self.ranges.parameters(value.name or "", kind=_SCALES)
 
     def _quantize_linear(self, value: ir.Value, node: ir.Node) -> QuantizedTensor:
@@ -223,13 +232,25 @@ class Rewriting:
         while home is not None and node.graph is not home:
             assert node.graph is not None
             node = self._around[node.graph]
+        self._prepend(node, nodes)
+
+    def _prepend(self, node: ir.Node, nodes: Sequence[ir.Node]) -> None:
+        """Put nodes before another one; what floats they read, they find."""
+        for made in nodes:
+            self._read_floats(made, node)
         node.prepend(nodes)
+
+    def _read_floats(self, reader: ir.Node, place: ir.Node) -> None:
+        """Let a node that is, or will be, at `place` read floats for values that only exist quantised."""
+        for index, value in enumerate(reader.inputs):
+            if value in self._homes:
+                reader.replace_input_with(index, self._float_of(value, place))
 
     def quantized(
         self, node: ir.Node, nodes: Sequence[ir.Node], outputs: Mapping[ir.Value, QuantizedTensor], how: str
     ) -> None:
         """Put `nodes` in the place of a node; they make the quantised forms of its outputs."""
-        node.prepend(nodes)
+        self._prepend(node, nodes)
         assert isinstance(node.graph, ir.Graph)
         for value, form in outputs.items():
             self.known[value] = form
@@ -238,7 +259,7 @@ class Rewriting:
 
     def replace(self, node: ir.Node, nodes: Sequence[ir.Node], outputs: Mapping[ir.Value, ir.Value], how: str) -> None:
         """Put `nodes` in the place of a node; they make floats that stand for its outputs."""
-        node.prepend(nodes)
+        self._prepend(node, nodes)
         for old, new in outputs.items():
             ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
         self._remove(node, how)

@@ -89,8 +89,8 @@ def _infer(loaded: LoadedModel, verbose: int) -> None:
         if fact is not None and isinstance(fact.type, ir.TensorType):
             value.type = fact.type
             value.shape = None if fact.shape is None else ir.Shape(fact.shape)
-    if verbose > 0:
-        unknown = [value.name for value in values if value.name and value.shape is None]
+    unknown = [value.name for value in values if value.name and value.shape is None]
+    if verbose > 0 and unknown:
         logger.warning("The rank of %d values is not known: %s", len(unknown), unknown[:20])
 
 

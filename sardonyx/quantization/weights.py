@@ -12,6 +12,7 @@ from sardonyx.quantization.job import Job
 from sardonyx.quantization.quant_utils import ir_type
 from sardonyx.quantization.quantized_numbers import Parameters, narrow_dtype, new_workers, parameters_of, quantize
 from sardonyx.quantization.refusal import InvalidQuantization
+from sardonyx.runtime.memory.mapped_pages import release_pages
 
 Array = np.ndarray[Any, Any]
 
@@ -112,6 +113,8 @@ class Weights:
             )
         except InvalidQuantization as error:
             raise InvalidQuantization(_not_finite(name, error.message)) from None
+        finally:
+            release_pages(array)  # of weights that lie in a file, of which a large model has more than there is memory
 
     def _check_axis(self, name: str, given: list[dict[str, Any]], axis: int, array: Array) -> None:
         if given and given[0]["axis"] % array.ndim != axis:
@@ -144,8 +147,14 @@ class Weights:
             found = self._stored[key] = self._store(value, parameters, transposed, name or value.name or "")
         return found
 
+    def is_stored(self, value: ir.Value, parameters: Parameters) -> bool:
+        """Whether a constant is stored like this already, not transposed."""
+        return (value, False, *_key(parameters)) in self._stored
+
     def _store(self, value: ir.Value, parameters: Parameters, transposed: bool, name: str) -> QuantizedTensor:
-        stored = quantize(self._array(value), parameters, workers=self._workers)
+        array = self._array(value)
+        stored = quantize(array, parameters, workers=self._workers)
+        release_pages(array)
         if transposed:
             stored = np.ascontiguousarray(np.swapaxes(stored, -1, -2))
         self.job.settle(value)

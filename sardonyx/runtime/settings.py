@@ -29,6 +29,7 @@ class RunSettings:
     is ``float32``, or ``bfloat16`` where products of float32 matrices may be computed in bfloat16. `fast_products` lets
     large products of float32 matrices be computed by fewer multiplications, which rounds more coarsely, `winograd`
     convolutions 3x3; `float32_tiles` lets products of float32 be computed in tiles of AMX, as exact as without.
+    `bytes_in_floats` lets convolutions of bytes be computed in float32 where that takes less time, to the same sums.
     `batch_items` of a batch go through a segment at a time where they are independent of each other
     (0: all of them; None: as many as caches suggest). `compile_threads` compile kernels beside the thread that makes
     the session (None: one per core that this process may use, if there are several).
@@ -55,6 +56,7 @@ class RunSettings:
     fast_products: bool = True
     winograd: bool = True
     float32_tiles: bool = True
+    bytes_in_floats: bool = True
     batch_items: int | None = None
     compile_threads: int | None = None
     keeps_arena: bool = True

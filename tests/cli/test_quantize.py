@@ -14,6 +14,12 @@ from tests.cli.conftest import Command
 from tests.quantization.search import chain
 
 
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few runs are timed: what they say is not looked at."""
+    monkeypatch.setattr("sardonyx.quantization.search.speed._SECONDS", 0.001)
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return chain.write(tmp_path / "chain.onnx")

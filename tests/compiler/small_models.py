@@ -168,7 +168,7 @@ SMALL_MODELS: dict[str, SmallModel] = {
         float32_alone=True,
     ),
     "quantised convolutions": SmallModel(
-        """convolutions (float[n, 64, m, 7] x) => (float[n, 48, m, 7] y, float[n, 33, k, 4] z)
+        """convolutions (float[n, 64, m, 7] x) => (float[n, 64, m, 7] y, float[n, 33, k, 4] z)
         { xs = Constant<value_float = 0.03>() ws = Constant<value_float = 0.02>() big = Constant<value_float = 0.21>()
           zero = Constant<value = uint8 {120}>() flat = Constant<value = int8 {0}>()
           q = QuantizeLinear(x, xs, zero)
@@ -178,7 +178,8 @@ SMALL_MODELS: dict[str, SmallModel] = {
           c = com.microsoft.QLinearAdd(a, xs, zero, b, xs, zero, big, zero) y = DequantizeLinear(c, big, zero)
           d = QLinearConv<strides = [2, 2]>(q, xs, zero, k3, ws, flat, xs, zero) z = DequantizeLinear(d, xs, zero) }""",
         sizes=({"n": 1, "m": 9, "k": 5}, {"n": 2, "m": 6, "k": 3}),
-        constants={"w1": (48, 64, 3, 3), "w2": (48, 64, 1, 1), "w3": (33, 64, 1, 1)},
+        large=({"n": 4, "m": 40, "k": 20},),
+        constants={"w1": (64, 64, 3, 3), "w2": (64, 64, 1, 1), "w3": (33, 64, 1, 1)},
         tolerance=1e-5,
         float32_alone=True,
     ),

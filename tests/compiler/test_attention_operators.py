@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,16 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from sardonyx.compiler.binding import Tensor
+from sardonyx.compiler.binding import Binder, Buffer, Tensor
+from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.native.template import NativeKernel, templates
 from sardonyx.kernel.program import Host, Template
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.operator import Operator
 from sardonyx.ops.framework.registry import operator_of as find_operator
+from sardonyx.runtime.files.kernel_cache import KernelCache
+from sardonyx.runtime.settings import RunSettings
+from tests.compiler.machines import kernels_of
 from tests.compiler.steps import VARIANTS, Memory, new_binder
 
 Array = np.ndarray[Any, Any]
@@ -438,3 +443,47 @@ def test_sessions_give_the_same_bits_for_any_number_of_threads(length: int) -> N
             assert one.tobytes() == other.tobytes()
     for found, wanted in zip(first, [*expected[:3]] * 3, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
+
+
+class Aligned(Memory):
+    """Buffers that begin so many bytes behind a multiple of 64."""
+
+    def __init__(self, behind: int) -> None:
+        super().__init__()
+        self._behind = behind
+        self._own: dict[int, tuple[Buffer, Array]] = {}
+
+    def place(self, buffer: Buffer) -> Array:
+        if id(buffer) not in self._own:
+            room = np.full(buffer.nbytes + 128, 0xA5, np.uint8)
+            self._own[id(buffer)] = buffer, room[-room.ctypes.data % 64 + self._behind :][: buffer.nbytes]
+        return self._own[id(buffer)][1]
+
+
+@pytest.mark.parametrize("variant", [variant for variant in VARIANTS if isinstance(variant, str)])
+@pytest.mark.parametrize(("heads", "size", "behind"), [(3, 64, 0), (3, 64, 16), (2, 40, 0), (1, 128, 32)])
+def test_large_caches_are_written_past_those_of_the_processor(variant: str, heads: int, size: int, behind: int) -> None:
+    """Wherever they lie: what is near and what is far has the same bits."""
+    q, k, v = (normal(1, 1, heads * size, seed=seed) for seed in range(3))
+    pasts = [normal(1, heads, 37, size, seed=seed) for seed in (3, 4)]
+    inputs = [q, k, v, None, None, None, *pasts]
+    operator = operator_of("MultiHeadAttention", inputs, {"num_heads": heads}, MICROSOFT, THREE)
+    native = native_of(operator, inputs, THREE)
+    assert isinstance(native, NativeKernel), native
+    found = []
+    for l2 in (1 << 30, 1):
+        target = kernels_of(variant).target
+        target = replace(target, caches=replace(target.caches, l2=l2))
+        binder = Binder(KernelLibrary(target, KernelCache(None)), settings=RunSettings())
+        memory = Aligned(behind)
+        tensors = [None if array is None else binder.new(array.dtype, array.shape) for array in inputs]
+        for tensor, array in zip(tensors, inputs, strict=True):
+            if tensor is not None and array is not None:
+                memory.put(tensor, array)
+        results = native.bind(binder, tensors)
+        memory.run(binder)
+        found.append([memory.read(tensor).copy() for tensor in results if tensor is not None])
+    for near, far in zip(*found, strict=True):
+        np.testing.assert_array_equal(near, far)
+    for cache, past, new in zip(found[1][1:], pasts, (k, v), strict=True):
+        np.testing.assert_array_equal(cache, np.concatenate([past, new.reshape(1, heads, 1, size)], axis=2))

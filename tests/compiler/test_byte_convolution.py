@@ -9,9 +9,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from sardonyx.compiler.native.quantization.byte_windows import tile_of
 from sardonyx.compiler.native.quantization.integer_convolution import ConvIntegerKernel, QLinearConvKernel
 from sardonyx.ops.convolution import QLinearConv, correlate
 from sardonyx.ops.windows import WindowAttributes
+from tests.compiler.machines import described
 from tests.compiler.steps import PRODUCT_VARIANTS, Array, outputs_of
 from tests.compiler.test_byte_products import VARIANTS, weights_of
 
@@ -95,6 +97,24 @@ def test_maps_of_all_sizes_by_weights_of_models(variant: str) -> None:
         w = weights_of(rng, "normal", filters, channels * 9).reshape(filters, channels, 3, 3)
         found, wanted = quantized(x, w, {"pads": [1, 1, 1, 1]}, variant)
         assert np.array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(("filters", "vectors"), [(16, 1), (24, 2), (40, 3), (64, 2), (80, 1), (96, 2), (144, 3)])
+def test_panels_leave_little_empty(filters: int, vectors: int) -> None:
+    """Of vectors of 16 filters; there are registers for other tiles with AVX-512 only."""
+    targets = described()
+    assert tile_of(targets["avx512vnni"], "u8s8", filters).vectors == vectors
+    assert tile_of(targets["avx2"], "u8s8 pairs", filters).vectors == 2
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("filters", [16, 48, 80])
+def test_panels_of_one_and_three_vectors(variant: str, filters: int) -> None:
+    rng = np.random.default_rng(13)
+    x = random_bytes(rng, np.uint8, (1, 20, 9, 31))
+    w = weights_of(rng, "normal", filters, 20 * 9).reshape(filters, 20, 3, 3)
+    found, wanted = quantized(x, w, {"pads": [1, 1, 1, 1]}, variant)
+    assert np.array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("variant", PRODUCT_VARIANTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 from sardonyx.compiler.binding import Binder, Buffer, Tensor
 from sardonyx.compiler.choice import gemm_choice
 from sardonyx.compiler.choice.gemm_choice import panel_columns, tile_shape
-from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
+from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import Operand, TileEpilogue, fits_registers
+from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.llvm.target import host_target, host_targets
 from sardonyx.compiler.llvm.types import F32 as F32_TYPE
@@ -24,9 +27,11 @@ from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, erf, maximum
 from sardonyx.runtime.files.kernel_cache import KernelCache
 from sardonyx.runtime.settings import RunSettings
+from tests.compiler.machines import described
 from tests.compiler.steps import VARIANTS, Array, Memory, new_binder
 
 F32 = np.dtype(np.float32)
+INT32 = np.dtype(np.int32)
 
 
 def place(memory: Memory, array: Array) -> Tensor:
@@ -463,3 +468,15 @@ def test_the_order_of_what_is_added_makes_no_other_kernel() -> None:
     }
     assert len(texts) == 1
     assert repr(TileEpilogue((), (product - bias,))) != repr(TileEpilogue((), (bias - product,)))
+
+
+@pytest.mark.parametrize("variant", ["avx2", "avx512"])
+def test_what_rows_share_is_written_once(variant: str) -> None:
+    """A product of a row and a number is made for each vector of a panel, not for each row of a tile."""
+    kinds = (Operand("row", INT32), Operand("scalar", INT32))
+    epilogue = TileEpilogue(kinds, ((Input(INT32, 0) - Input(INT32, 1) * Input(INT32, 2)).cast(F32),))
+    target = described()[variant]
+    texts = [emit_gemm(target, GemmSpec("u8s8", "words", "packed", rows, 2, 1, False, epilogue)) for rows in (8, 12)]
+    counts = [len(re.findall(r" = mul <\d+ x i32>", text)) for text in texts]
+    assert counts[0] == counts[1] > 0
+    assert fits_registers(epilogue)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto, helper
+import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from sardonyx.passes.base import Level
 from tests.passes.models import assert_same_meaning, make_model, operators, rewritten
@@ -92,11 +93,32 @@ def test_a_node_that_fails_on_its_constants_stays_to_fail_when_it_runs() -> None
 def test_quantised_weights_stay_integers() -> None:
     nodes = [
         helper.make_node("DequantizeLinear", ["weight", "scale"], ["floats"]),
-        helper.make_node("MatMul", ["x", "floats"], ["y"]),
+        helper.make_node("Add", ["x", "floats"], ["y"]),
     ]
     constants = {"weight": np.ones((3, 2), np.int8), "scale": np.array(0.5, np.float32)}
-    after, _ = rewritten(make_model(nodes, {"x": [2, 3]}, ["y"], constants))
-    assert operators(after) == ["DequantizeLinear", "MatMul"]
+    after, _ = rewritten(make_model(nodes, {"x": [3, 2]}, ["y"], constants))
+    assert operators(after) == ["DequantizeLinear", "Add"]
+
+
+@pytest.mark.parametrize("clips", [True, False])
+def test_weights_that_a_model_quantises_itself_are_stored_as_integers(clips: bool) -> None:
+    """As Brevitas writes them: real weights, rounded, and cut off at -127 for a narrow range."""
+    nodes = [helper.make_node("QuantizeLinear", ["weight", "scale", "zero"], ["integers"], axis=0)]
+    source = "integers"
+    if clips:
+        nodes.append(helper.make_node("Clip", ["integers", "low", "high"], ["narrow"]))
+        source = "narrow"
+    nodes.append(helper.make_node("DequantizeLinear", [source, "scale", "zero"], ["floats"], axis=0))
+    nodes.append(helper.make_node("Add", ["x", "floats"], ["y"]))
+    constants = {
+        "weight": np.array([[-9.0, 1.26], [0.1, 0.25]], np.float32),
+        "scale": np.array([0.01, 0.1], np.float32),
+    }
+    constants |= {"zero": np.zeros(2, np.int8), "low": np.array(-127, np.int8), "high": np.array(127, np.int8)}
+    after, _ = rewritten(make_model(nodes, {"x": [2, 2]}, ["y"], constants))
+    assert operators(after) == ["DequantizeLinear", "Add"]
+    held = next(one for one in after.graph.initializer if one.name == after.graph.node[0].input[0])
+    np.testing.assert_array_equal(numpy_helper.to_array(held), [[-127 if clips else -128, 126], [1, 2]])
 
 
 def test_a_constant_output_keeps_its_node_and_name() -> None:

@@ -293,9 +293,13 @@ def _grown(seed: int) -> Graph:
     shape, kinds = (IMAGE, ON_IMAGES) if seed % 2 else (ROWS, ON_ROWS)
     graph = Graph(seed, shape)
     (_conv if seed % 2 else _matmul)(graph, "x")
-    for _ in range(int(graph.random.integers(3, 8))):
-        source = graph.pick(rank=len(shape))
-        assert source is not None
+    kinds[seed // 2 % len(kinds)](graph, graph.names[-1])
+    for _ in range(int(graph.random.integers(1, 5))):
+        source = "x"
+        while (found := graph.pick(rank=len(shape))) is not None:
+            if min(graph.exact[found].shape[-2:]) > 1 or len(shape) < 4:  # windows of two places fit
+                source = found
+                break
         kinds[int(graph.random.integers(len(kinds)))](graph, source)
     return graph
 
@@ -321,8 +325,9 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", list(FORMS))
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    ("seed", "form"), [(seed, list(FORMS)[place % len(FORMS)]) for seed in range(30) for place in (seed, seed + 3)]
+)
 def test_random_graph(seed: int, form: str) -> None:
     graph = _grown(seed)
     proto = graph.proto()
@@ -337,11 +342,8 @@ def test_random_graph(seed: int, form: str) -> None:
     try:
         made = FORMS[form](proto, ranges, **arguments)
     except InvalidQuantization as error:
-        refusal = str(error)
-    else:
-        refusal = ""
-    if refusal:
-        assert "No node of the model can be quantised" in refusal
+        if "No node of the model can be quantised" not in str(error):
+            raise
         return
     kept = {one.name for one in made.graph.node if not one.op_type.startswith(("QLinear", "QGemm", "MatMulInteger"))}
     assert kept.issuperset(excluded)

@@ -17,6 +17,7 @@ from sardonyx.api.explaining.explanation_records import HOUSEKEEPING, Explanatio
 from sardonyx.api.options import config_keys, run_settings
 from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.session_options import SessionOptions
+from sardonyx.compiler.native.quantization.float_convolution import BYTES_IN_FLOATS
 from sardonyx.light_dataclass import dataclass
 from sardonyx.passes.base import Level
 from sardonyx.passes.pipeline import passes_up_to
@@ -27,6 +28,8 @@ from sardonyx.tuning.page_faults import fault_nanoseconds
 _MOST_REWRITES = 6
 # Kernels of products that take fewer multiplications.
 _FAST = ("strassen", "sixteenths")
+# Kernels of convolutions that do.
+_FILTERING = ("winograd", "byte_filtering")
 # Microseconds until a worker that sleeps is at work.
 _WAKE_US = 20.0
 # Microseconds of a run that makes its memory ready and cannot go the short way of runs that find it so.
@@ -268,7 +271,12 @@ class _Knobs:
         yield self._knob(run_settings.PRECISION, self.settings.precision, did, turns)
         for key, is_used, what in (
             (run_settings.FAST_PRODUCTS, lambda row: row.kernel.startswith(_FAST), "products by quarters"),
-            (run_settings.WINOGRAD, lambda row: "winograd" in row.kernel, "convolutions by minimal filtering"),
+            (run_settings.WINOGRAD, lambda row: row.kernel.startswith(_FILTERING), "convolutions by minimal filtering"),
+            (
+                run_settings.BYTES_IN_FLOATS,
+                lambda row: BYTES_IN_FLOATS in row.detail,
+                "convolutions of bytes in float32",
+            ),
             (run_settings.FLOAT32_TILES, lambda row: "f32 tiles" in row.detail, "products in tiles of AMX"),
         ):
             on = is_on(self.config, key)

@@ -342,6 +342,13 @@ _TABLE = (
         "convolutions 3x3 with constant weights take fewer multiplications and round otherwise",
     ),
     _on_off(
+        "sardonyx.cpu.bytes_in_floats",
+        "1",
+        "works",
+        "convolutions of bytes whose groups are small are computed in float32 where that takes less time; their sums "
+        "are the same whole numbers",
+    ),
+    _on_off(
         "sardonyx.cpu.float32_tiles",
         "1",
         "works",

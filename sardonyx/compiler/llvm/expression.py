@@ -14,6 +14,7 @@ import numpy as np
 
 from sardonyx.compiler.llvm import integers
 from sardonyx.compiler.llvm.builder import Function, Value
+from sardonyx.compiler.llvm.lookup import byte_lookup, is_table
 from sardonyx.compiler.llvm.mathematics.elements import absolute, sqrt
 from sardonyx.compiler.llvm.mathematics.functions import ONE_OPERAND, TWO_OPERANDS
 from sardonyx.compiler.llvm.narrow_floats import from_bits, narrowed, to_bits, widened
@@ -78,14 +79,18 @@ def supported(roots: Sequence[Expr]) -> str | None:
     return None
 
 
-def emit_expression(k: Function, roots: Sequence[Expr], inputs: Sequence[Value]) -> list[Value]:
+def emit_expression(
+    k: Function, roots: Sequence[Expr], inputs: Sequence[Value], known: Mapping[int, Value] | None = None
+) -> list[Value]:
     """The values of `roots` for the current elements `inputs`, in the storage types of their dtypes.
 
-    An input may have its dtype's storage type or the working type (an accumulator in float32 for a float16 result);
+    An input may have its dtype's storage type or the working type (an accumulator in float32 for a float16 result); a
+    table of bytes is a vector of words (`lookup.TABLE`).
     all values have as many lanes as the widest input, except that what depends on scalars alone stays a scalar.
-    A subexpression that several places share is emitted once. Memory is not touched.
+    A subexpression that several places share is emitted once, and one that is `known`, as `emit_working` has it, not at
+    all. Memory is not touched.
     """
-    values = emit_working(k, [unrounded(root) for root in roots], inputs)
+    values = emit_working(k, [unrounded(root) for root in roots], inputs, known)
     return [finished(k, value, root.dtype) for value, root in zip(values, roots, strict=True)]
 
 
@@ -105,11 +110,26 @@ def emit_working(
 
     Expressions whose values are `known` (by the id of the expression, in the working type) are not emitted.
     """
-    values: dict[int, Value] = dict(known or {})
+    values = dict(known or {})
+    _add_values(k, roots, inputs, values)
+    return [values[id(root)] for root in roots]
+
+
+def emit_parts(k: Function, roots: Sequence[Expr], inputs: Mapping[int, Value]) -> dict[int, Value]:
+    """The values of the roots and of all that they are made of, by the id of the expression, in working types: what
+    expressions around them know. Inputs go by their index."""
+    values: dict[int, Value] = {}
+    _add_values(k, roots, inputs, values)
+    return values
+
+
+def _add_values(
+    k: Function, roots: Sequence[Expr], inputs: Sequence[Value] | Mapping[int, Value], values: dict[int, Value]
+) -> None:
+    """Emit what the roots need beyond the `values` that are there, which those join."""
     for expr in walk(roots, values):
         if id(expr) not in values:
             values[id(expr)] = emit_node(k, expr, inputs, values)
-    return [values[id(root)] for root in roots]
 
 
 # How many vectors go through an expression abreast: enough that the processor finds something to do while a long chain
@@ -124,11 +144,14 @@ def emit_abreast(
     return k.abreast([partial(emit_working, k, roots, one, known) for one in inputs])
 
 
-def emit_node(k: Function, expr: Expr, inputs: Sequence[Value], values: Mapping[int, Value]) -> Value:
+def emit_node(
+    k: Function, expr: Expr, inputs: Sequence[Value] | Mapping[int, Value], values: Mapping[int, Value]
+) -> Value:
     """The value of one node in its working type, from those of its arguments in `values`."""
     wanted = working_type(expr.dtype)
     if isinstance(expr, Input):
-        return widened(inputs[expr.index], wanted)
+        value = inputs[expr.index]
+        return value if is_table(value) else widened(value, wanted)
     if isinstance(expr, Constant):
         return k.constant(wanted, _as_number(expr))
     assert isinstance(expr, Apply)
@@ -137,11 +160,13 @@ def emit_node(k: Function, expr: Expr, inputs: Sequence[Value], values: Mapping[
         kept = _whole_number(expr)
         if kept is not None:
             return _limited(k, kept, values)
-        if _fits(expr.args[0], expr.dtype):
+        if fits(expr.args[0], expr.dtype):
             return _limited_whole(k, expr.args[0], values).to(wanted)
         return _cast(k, args[0], expr)
     if expr.primitive == "where":
         return k.select(args[0], args[1], args[2])
+    if expr.primitive == "tabulated":
+        return byte_lookup(k, args[1], args[0].bits_as(U8)).bits_as(wanted)
     lanes = max(arg.type.lanes for arg in args)
     args = [k.splat(arg, lanes) if not _is_literal(arg) else k.constant(arg.type.vector(lanes), _number_of(source))
             for arg, source in zip(args, expr.args, strict=True)]  # fmt: skip
@@ -211,7 +236,7 @@ def _limits(expr: Expr) -> _Limited | None:
     return _Limited(low, high, expr) if low <= high else None
 
 
-def _fits(expr: Expr, dtype: np.dtype[Any]) -> bool:
+def fits(expr: Expr, dtype: np.dtype[Any]) -> bool:
     """Whether a float is limited to numbers of a narrow integer dtype, or is NaN."""
     wanted = type_of(dtype)
     if wanted is None or wanted.is_float or not 1 < wanted.bits <= 16 or expr.dtype.kind != "f":
@@ -239,7 +264,7 @@ def _whole_number(expr: Apply) -> Expr | None:
     if expr.dtype != np.float32 or not isinstance(source, Apply) or source.primitive != "cast":
         return None
     (number,) = source.args
-    return number if number.dtype == np.float32 and _fits(number, source.dtype) and _is_whole(number) else None
+    return number if number.dtype == np.float32 and fits(number, source.dtype) and _is_whole(number) else None
 
 
 @dataclass(frozen=True)

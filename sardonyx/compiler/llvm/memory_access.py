@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sardonyx.compiler.llvm.function_text import FunctionText
-from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
+from sardonyx.compiler.llvm.types import BOOL, I64, PTR, VOID, Type
 from sardonyx.compiler.llvm.values import Pointer, Value
 
 
@@ -76,6 +76,20 @@ class MemoryAccess(FunctionText):
             self.line(f"store {value.type} {value.name}, ptr {pointer.address.name}, align {align}")
         else:
             self._masked("store", value.type, pointer, mask, value, align)
+
+    def stream(self, pointer: Pointer, value: Value) -> None:
+        """Write a vector past the caches, without reading the lines that it fills; it lies at a multiple of its size.
+
+        Others see it after `settle_streams`.
+        """
+        value = self.coerce(value, pointer.scalar.vector(value.type.lanes))
+        where = f"ptr {pointer.address.name}, align {value.type.lanes * pointer.scalar.nbytes}"
+        self.line(f"store {value.type} {value.name}, {where}, !nontemporal !{{i32 1}}")
+
+    def settle_streams(self) -> None:
+        """Let others see what was written past the caches, before all that is written from here on."""
+        if self.target.architecture == "x86_64":
+            self.call("llvm.x86.sse.sfence", VOID)
 
     def gather(self, pointer: Pointer, indices: Value, mask: Value | None) -> Value:
         lanes, scalar = indices.type.lanes, pointer.scalar

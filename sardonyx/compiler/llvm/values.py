@@ -194,6 +194,10 @@ class Pointer:
         """Write a value (a vector writes consecutive elements); those outside `mask` are not touched."""
         self.function.store(self.offset(index), value, mask, align)
 
+    def stream(self, value: Value, index: Any = 0) -> None:
+        """Write a vector past the caches, at a multiple of its size."""
+        self.function.stream(self.offset(index), value)
+
     def gather(self, indices: Value, mask: Value | None = None) -> Value:
         """The elements at a vector of indices; those outside `mask` read as 0."""
         return self.function.gather(self, indices, mask)

@@ -62,15 +62,15 @@ class PointwiseKernel:
         self._exponents = _inputs_as_exponents(self.body.roots)
         self._read = [sorted({leaf.index for leaf in walk([root]) if isinstance(leaf, Input)}) for root in roots]
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor]) -> list[Tensor]:
+    def bind(self, binder: Binder, inputs: Sequence[Tensor], reason: str = "") -> list[Tensor]:
         """Add the step for these inputs and give the outputs; ValueError where the shapes do not broadcast.
 
-        Every output has the shape to which all the inputs broadcast.
+        Every output has the shape to which all the inputs broadcast. `reason` says what the step is there for.
         """
         shape = common_shape([tensor.shape for tensor in inputs])
         order = memory_order(inputs, shape)
         outputs = [_result(binder, place, root.dtype, shape, order) for place, root in enumerate(self.body.roots)]
-        self._add(binder, inputs, outputs, order)
+        self._add(binder, inputs, outputs, order, reason)
         return outputs
 
     @property
@@ -97,7 +97,14 @@ class PointwiseKernel:
         """Add the step that writes existing tensors, all of the inputs' broadcast shape."""
         self._add(binder, inputs, outputs, memory_order(outputs[:1], outputs[0].shape))
 
-    def _add(self, binder: Binder, inputs: Sequence[Tensor], outputs: Sequence[Tensor], order: Sequence[int]) -> None:
+    def _add(
+        self,
+        binder: Binder,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        order: Sequence[int],
+        reason: str = "",
+    ) -> None:
         """Add the step, over the dimensions in this order, slowest first."""
         shape = outputs[0].shape
         if outputs[0].size == 0:
@@ -135,7 +142,7 @@ class PointwiseKernel:
             chunks=-(-items // per_chunk),
             flops=float(self.operations) * elements,
             nbytes=sum([_memory_bytes(tensor) for tensor in operands]),
-            detail=lambda: f"{elements} elements, {self.operations} operations each",
+            detail=lambda: f"{elements} elements, {self.operations} operations each{reason and '; '}{reason}",
         )
 
     def _body_for(self, inputs: Sequence[Tensor]) -> Canonical:

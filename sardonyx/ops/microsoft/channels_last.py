@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,9 +15,9 @@ from sardonyx.ops import convolution, pooling
 from sardonyx.ops.framework.facts import Dims, Fact
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.activations import activate, activation_of
-from sardonyx.ops.microsoft.linear_quantization import Array, dequantize, one, padded, quantize
+from sardonyx.ops.microsoft.linear_quantization import Array, integers, mean_of_integers, one, padded, quantize_mean
 from sardonyx.ops.microsoft.qlinear_elementwise import are_numbers, quantities, saturated, zero_like
-from sardonyx.ops.microsoft.qlinear_reduction import quantized_rows
+from sardonyx.ops.microsoft.qlinear_reduction import quantized_means, rescaled_mean
 from sardonyx.ops.microsoft.rules import DOMAIN, like
 from sardonyx.ops.row_kernels import Contents, Shapes, given, shortened
 
@@ -128,9 +129,14 @@ class NhwcMaxPool(pooling.MaxPool):
         return (channels_at_end(y),)
 
 
+# Bytes whose sum float32 holds, whatever they are.
+_MOST_BYTES = 2**24 // 255
+
+
 @operator("QLinearAveragePool", domain=DOMAIN)
 class QLinearAveragePool(pooling.AveragePool):
-    """The mean of each window of the real numbers, quantised; channels last where `channels_last` is set."""
+    """The mean of each window of the real numbers, quantised: that of their integers is exact; channels last where
+    `channels_last` is set."""
 
     inputs: ClassVar[str] = "X, x_scale, x_zero_point?, y_scale, y_zero_point?"
     outputs: ClassVar[str] = "Y"
@@ -147,23 +153,26 @@ class QLinearAveragePool(pooling.AveragePool):
         target = inputs[4] if len(inputs) > 4 and inputs[4] is not None else inputs[0]
         if parts is None or target is None or not are_numbers(self.node, (1, 2, 3, 4)):
             return Host(self.run, "parameters that are no single numbers")
-        x, _ = parts
-        real = Pointwise(tuple(dtype for dtype in inputs[:3] if dtype is not None), ((x.number - x.zero) * x.scale,))
+        if math.prod(self.kernel_shape) > _MOST_BYTES:
+            return Host(self.run, "windows whose sums float32 does not hold")
+        read = [inputs[0], inputs[2]]
+        number, *zero = (k.Input(dtype, index).cast(np.float32) for index, dtype in enumerate(filter(None, read)))
+        whole = Pointwise(tuple(filter(None, read)), (number - zero[0] if zero else number,))
 
-        def result(total: Expr, count: Expr, step: Expr, *zero: Expr) -> Expr:
-            quotient = k.rint(total / count / step)
-            return saturated(quotient + zero[0].cast(np.float32) if zero else quotient, target)
+        def result(total: Expr, count: Expr, step: Expr, y_step: Expr, *y_zero: Expr) -> Expr:
+            return saturated(rescaled_mean(total / count, step, y_step, *y_zero), target)
 
         counts = "padding" if self.count_include_pad else "inside"
         pool = self.template("sum", k.Input(np.dtype(np.float32), 0), result, counts).parameters
-        parameters = {"real": real, "pool": {**pool, "channels_last": bool(self.channels_last)}}
+        parameters = {"whole": whole, "pool": {**pool, "channels_last": bool(self.channels_last)}}
         return Template("pool_quantized", parameters, self.run)
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         x, x_scale, x_zero, y_scale, y_zero = padded(inputs, 5)
-        real = dequantize(x, one(x_scale, "x_scale"), one(x_zero, "x_zero_point"))
-        (mean,) = super().run(channels_second(real) if self.channels_last else real)
-        y = quantize(mean, one(y_scale, "y_scale"), zero_like(y_zero, x, "y_zero_point"))
+        whole = integers(x, one(x_zero, "x_zero_point")).astype(np.float64)
+        (mean,) = super().run(channels_second(whole) if self.channels_last else whole)
+        scales = one(x_scale, "x_scale"), one(y_scale, "y_scale")
+        y = quantize_mean(np.asarray(mean).astype(np.float32), *scales, zero_like(y_zero, x, "y_zero_point"))
         return (channels_at_end(y) if self.channels_last else y,)
 
 
@@ -192,20 +201,15 @@ class QLinearGlobalAveragePool(Operator):
         parts = quantities(inputs, (0, 1, 2), (None, 3, 4))
         if parts is None or inputs[0] is None or not are_numbers(self.node, (1, 2, 3, 4)):
             return Host(self.run, self.host_reason)
-        x, _ = parts
-        total = k.reduce("sum", x.number.cast(np.int32) - x.zero.cast(np.int32)).cast(np.float32)
-        factor = k.reduce("maximum", x.scale)
-        return quantized_rows(inputs, total * (factor / k.RowLength(np.dtype(np.float32))), self._arranged, self.run)
+        return quantized_means(inputs, self._arranged, self.run)
 
     def _arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
         shape = given(shapes[0])
         axes = self.spatial(len(shape))
-        return Arrangement((shape, *(() for _ in shapes[1:3])), axes, (shortened(shape, axes),))
+        return Arrangement((shape, *(() for one in shapes[2:3] if one is not None)), axes, (shortened(shape, axes),))
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         x, x_scale, x_zero, y_scale, y_zero = inputs
-        axes = self.spatial(x.ndim)
-        count = int(np.prod([x.shape[axis] for axis in axes]))
-        sums = x.sum(axis=axes, keepdims=True, dtype=np.int64) - count * int(one(x_zero, "x_zero_point"))
-        real = sums.astype(np.float32) * (one(x_scale, "x_scale") / np.float32(count))
-        return (quantize(real, one(y_scale, "y_scale"), one(y_zero, "y_zero_point")),)
+        mean = mean_of_integers(x, one(x_zero, "x_zero_point"), self.spatial(x.ndim), keepdims=True)
+        scales = one(x_scale, "x_scale"), one(y_scale, "y_scale")
+        return (quantize_mean(mean, *scales, one(y_zero, "y_zero_point")),)

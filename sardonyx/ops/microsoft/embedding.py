@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -42,6 +42,17 @@ def looked_up(table: Array, ids: Array, name: str) -> Array:
 def outside(name: str, rows: int) -> Exception:
     """The error for an id that is none of a table's rows."""
     return ValueError(f"'{name}' holds an id outside of its table of {rows} rows")
+
+
+def counts_of_ones(mask: np.dtype[Any], run: Callable[..., Any]) -> Mapping[str, Any]:
+    """The parameters of the reduction that counts the ones of each row of a mask."""
+    ones = Input(mask, 0).equals(1).cast(np.dtype(np.int32))
+
+    def arranged(shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        return Arrangement((shape,), (len(shape) - 1,), (shape[:1],))
+
+    return rows_template([mask], [k.reduce("sum", ones)], arranged, run).parameters
 
 
 @operator("EmbedLayerNormalization", domain=DOMAIN)
@@ -85,7 +96,7 @@ class EmbedLayerNormalization(Operator):
         parameters = {"sum": self._sum(words, kinds, gamma, beta), "counts": None, "refusal": outside}
         if self.has_output(1):
             # Without a mask the counts are zeros, for which no program is run.
-            parameters["counts"] = self._counts(np.dtype(np.int32) if mask is None else mask)
+            parameters["counts"] = counts_of_ones(np.dtype(np.int32) if mask is None else mask, self.run)
         return Template("embed_layer_normalization", parameters, self.run)
 
     def _sum(
@@ -109,16 +120,6 @@ class EmbedLayerNormalization(Operator):
             return row_arrangement(shapes, shape, (len(shape) - 1,), [shape] * (len(outputs) - 1))
 
         return rows_template(read, outputs, arranged, self.run).parameters
-
-    def _counts(self, mask: np.dtype[Any]) -> Mapping[str, Any]:
-        """The ones of each row of the mask."""
-        ones = Input(mask, 0).equals(1).cast(np.dtype(np.int32))
-
-        def arranged(shapes: Shapes, contents: Contents) -> Arrangement:
-            shape = given(shapes[0])
-            return Arrangement((shape,), (len(shape) - 1,), (shape[:1],))
-
-        return rows_template([mask], [k.reduce("sum", ones)], arranged, self.run).parameters
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         ids, words = inputs[0], inputs[2]

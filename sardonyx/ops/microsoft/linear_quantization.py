@@ -58,6 +58,22 @@ def quantize(real: Array, scale: Array, zero_point: Array) -> Array:
     return saturate(rounded + zero_point.astype(np.int32).astype(real.dtype), zero_point.dtype)
 
 
+def mean_of_integers(x: Array, zero_point: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """The mean of x - zero_point in float32, from a sum that is exact."""
+    count = int(np.prod([x.shape[axis] for axis in axes]))
+    sums = x.sum(axis=axes, keepdims=keepdims, dtype=np.int64) - count * int(zero_point)
+    return np.asarray(sums.astype(np.float32) / np.float32(count))
+
+
+def quantize_mean(mean: Array, scale: Array, y_scale: Array, zero_point: Array) -> Array:
+    """The mean in float32 of integers of one scale in the integers of another one.
+
+    A mean half way between two steps is so exactly where both scales are the same.
+    """
+    rounded = np.asarray(np.rint(mean * (scale.astype(np.float32) / y_scale.astype(np.float32))))
+    return saturate(rounded + zero_point.astype(np.int32).astype(np.float32), zero_point.dtype)
+
+
 def saturate(values: Array, dtype: np.dtype[Any]) -> Array:
     """Real numbers rounded to the nearest whole ones, ties to even, and clipped to an integer type."""
     low, high = bounds(dtype)

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from sardonyx import errors
 from sardonyx.graph.types import numpy_dtype
+from sardonyx.kernel.program import Kernel, Template
 from sardonyx.ops.framework.facts import Fact, unknown_dim
 from sardonyx.ops.framework.operator import Cost, Operator, operator
 from sardonyx.ops.microsoft.integer_matmul import moved
@@ -45,6 +46,11 @@ class MatMulBnb4(WeightOnlyProduct):
 
     def columns(self, inputs: Sequence[Fact | None]) -> tuple[Any, Any]:
         return (self.N, self.K) if self.transB else (self.K, self.N)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        inner = self.K if self.transB else self.N
+        parameters = {"weight": self.weight, "inner": inner, "transposed": bool(self.transB)}
+        return Template("compressed_product", parameters, self.run)
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         a, b, absmax = inputs

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx import errors
-from sardonyx.kernel.program import Host, Kernel, Template
+from sardonyx.kernel.expr import Expr, Input
+from sardonyx.kernel.program import Arrangement, Host, Kernel, Template
 from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.operator import Cost, Operator, operator
@@ -23,11 +24,13 @@ from sardonyx.ops.microsoft.attention_core import (
     padding_mask,
     split_heads,
 )
-from sardonyx.ops.microsoft.embedding import looked_up
+from sardonyx.ops.microsoft.embedding import counts_of_ones, looked_up, outside
 from sardonyx.ops.microsoft.integer_matmul import column_parameter, moved, scaled_product
 from sardonyx.ops.microsoft.layer_normalization import normalized
 from sardonyx.ops.microsoft.linear_quantization import Array, dequantize, integers, one, padded
+from sardonyx.ops.microsoft.qlinear_elementwise import are_numbers
 from sardonyx.ops.microsoft.rules import DOMAIN, dim, expect_rank, like
+from sardonyx.ops.row_kernels import Contents, Shapes, affine, row_arrangement, rows_template, standardized
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -163,6 +166,52 @@ class QEmbedLayerNormalization(Operator):
         batch = ids.shape[0]
         counts = np.zeros(batch, np.int32) if mask is None else np.count_nonzero(mask == 1, axis=1).astype(np.int32)
         return y, counts
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        given = padded(inputs, 18)
+        _, segments, *codes, mask = given[:8]
+        kinds, scales, zeros = codes[2], given[8:13], given[13:18]
+        missing = {code is None for code, scale in zip(codes, scales, strict=True) if (code is None) != (scale is None)}
+        if missing or (kinds is None) != (segments is None) or not are_numbers(self.node, range(8, 18)):
+            return Host(self.run, self.host_reason)
+        if any(one is not None and one.name not in ("uint8", "int8") for one in (*codes, *zeros)):
+            return Host(self.run, self.host_reason)
+        parameters = {"sum": self._sum(codes, scales, zeros), "counts": None, "refusal": outside}
+        if self.has_output(1):
+            # Without a mask the counts are zeros, for which no program is run.
+            parameters["counts"] = counts_of_ones(np.dtype(np.int32) if mask is None else mask, self.run)
+        return Template("embed_layer_normalization_quantized", parameters, self.run)
+
+    def _sum(
+        self,
+        codes: Sequence[np.dtype[Any] | None],
+        scales: Sequence[np.dtype[Any] | None],
+        zeros: Sequence[np.dtype[Any] | None],
+    ) -> Mapping[str, Any]:
+        """The rows that are looked up, made real, added and normalised; behind them gamma and beta."""
+        read = [*codes, *scales, *zeros]
+        numbers, exact = iter(range(len(read))), np.dtype(np.int32)
+        inputs = [None if dtype is None else Input(dtype, next(numbers)) for dtype in read]
+
+        def real(index: int) -> Expr | None:
+            code, scale, zero = inputs[index], inputs[index + 5], inputs[index + 10]
+            if code is None or scale is None:
+                return None
+            value = code.cast(exact) if zero is None else code.cast(exact) - zero.cast(exact)
+            return value.cast(np.float32) * scale.cast(np.float32)
+
+        word, place, kind, scale, offset = map(real, range(5))
+        assert word is not None
+        assert place is not None
+        total = word + place if kind is None else word + place + kind
+        y = affine(standardized(total, self.epsilon)[0], scale, offset)
+
+        def arranged(shapes: Shapes, contents: Contents) -> Arrangement:
+            shape = shapes[0]
+            assert shape is not None
+            return row_arrangement(shapes, shape, (len(shape) - 1,))
+
+        return rows_template(read, [y], arranged, self.run).parameters
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         ids, words = inputs[0], inputs[2]

@@ -13,7 +13,7 @@ from sardonyx.kernel.expr import Expr, Input
 from sardonyx.kernel.program import Arrangement, Host, Kernel, Pointwise, Template
 from sardonyx.ops.framework.facts import Dims, Fact
 from sardonyx.ops.framework.operator import Operator, operator
-from sardonyx.ops.microsoft.linear_quantization import Array, dequantize, one, padded, quantize
+from sardonyx.ops.microsoft.linear_quantization import Array, mean_of_integers, one, padded, quantize, quantize_mean
 from sardonyx.ops.microsoft.qlinear_elementwise import are_numbers, quantities, rescaled, saturated, zero_like
 from sardonyx.ops.microsoft.rules import DOMAIN, SameAsFirst, like
 from sardonyx.ops.row_kernels import Arrange, Contents, Shapes, given, rows_template, trailing
@@ -77,23 +77,29 @@ def reduced_shape(shape: Dims | None, axes: Sequence[int], keepdims: bool) -> Di
     return tuple(1 if index in gone else dim for index, dim in enumerate(shape) if keepdims or index not in gone)
 
 
-def quantized_rows(
-    inputs: Sequence[np.dtype[Any] | None], value: Expr, arrange: Arrange, run: Callable[..., Any]
-) -> Template:
-    """The kernel of a float32 value of rows of X that is quantised.
+def quantized_means(inputs: Sequence[np.dtype[Any] | None], arrange: Arrange, run: Callable[..., Any]) -> Template:
+    """The kernel of the means of rows of X, as `quantize_mean` has them: from sums of integers, which are exact.
 
-    The inputs are X, its scale and zero point, which `value` may read, and those of the result.
+    The inputs are X, its scale and zero point, and those of the result; `arrange` is about X and its zero point.
     """
-    rows = rows_template([*padded(inputs, 5)[:3], None, None], [value], arrange, run)
-    places = [place for place, dtype in enumerate(inputs) if place > 2 and dtype is not None]
-    parts = [np.dtype(np.float32), *(inputs[place] for place in places)]
-    dtypes = tuple(dtype for dtype in parts if dtype is not None)
-    target = inputs[4] if len(inputs) > 4 and inputs[4] is not None else inputs[0]
+    given = padded(inputs, 5)
+    read = [given[0], None, given[2], None, None]
+    number, *zero = (Input(dtype, index).cast(np.int32) for index, dtype in enumerate(filter(None, read)))
+    total = k.reduce("sum", number - zero[0] if zero else number).cast(np.float32)
+    rows = rows_template(read, [total / k.RowLength(np.dtype(np.float32))], arrange, run)
+    places = [place for place, dtype in enumerate(inputs) if place in (1, 3, 4) and dtype is not None]
+    dtypes = (np.dtype(np.float32), *(dtype for dtype in (inputs[place] for place in places) if dtype is not None))
+    target = given[4] or given[0]
     assert target is not None
-    quotient = k.rint(Input(dtypes[0], 0) / Input(dtypes[1], 1))
-    result = quotient + Input(dtypes[2], 2).cast(np.float32) if len(dtypes) > 2 else quotient
+    result = rescaled_mean(*(Input(dtype, index) for index, dtype in enumerate(dtypes)))
     program = Pointwise(dtypes, (saturated(result, target),))
     return Template("quantized_rows", {"rows": rows.parameters, "program": program, "parameters": places}, run)
+
+
+def rescaled_mean(mean: Expr, scale: Expr, y_scale: Expr, *zero_point: Expr) -> Expr:
+    """The same as an expression, before it is limited."""
+    rounded = k.rint(mean * (scale / y_scale))
+    return rounded + zero_point[0].cast(np.float32) if zero_point else rounded
 
 
 class Reduction(Operator):
@@ -110,12 +116,12 @@ class Reduction(Operator):
         shape = given(shapes[0])
         axes = self.over(len(shape))
         kept = [1 if axis in axes else size for axis, size in enumerate(shape) if self.keepdims or axis not in axes]
-        return Arrangement((shape, *(() for one in shapes[1:3] if one is not None)), axes, (tuple(kept),))
+        return Arrangement((shape, *(() for one in shapes[2:3] if one is not None)), axes, (tuple(kept),))
 
 
 @operator("QLinearReduceMean", domain=DOMAIN)
 class QLinearReduceMean(Reduction):
-    """The mean of the real numbers that the data stand for, quantised."""
+    """The mean of the real numbers that the data stand for, quantised: that of their integers is exact."""
 
     inputs: ClassVar[str] = "data, data_scale, data_zero_point?, reduced_scale, reduced_zero_point?"
     outputs: ClassVar[str] = "reduced"
@@ -124,15 +130,13 @@ class QLinearReduceMean(Reduction):
         parts = quantities(padded(inputs, 5), (0, 1, 2), (None, 3, 4))
         if parts is None or not are_numbers(self.node, (1, 2, 3, 4)):
             return Host(self.run, self.host_reason)
-        x, _ = parts
-        mean = k.mean((x.number - x.zero) * x.scale)
-        return quantized_rows(inputs, mean, self._arranged, self.run)
+        return quantized_means(inputs, self._arranged, self.run)
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         x, scale, zero, y_scale, y_zero = padded(inputs, 5)
-        real = dequantize(x, one(scale, "data_scale"), one(zero, "data_zero_point"))
-        mean = real.mean(axis=self.over(x.ndim), keepdims=bool(self.keepdims))
-        return (quantize(mean, one(y_scale, "reduced_scale"), zero_like(y_zero, x, "reduced_zero_point")),)
+        mean = mean_of_integers(x, one(zero, "data_zero_point"), self.over(x.ndim), bool(self.keepdims))
+        scales = one(scale, "data_scale"), one(y_scale, "reduced_scale")
+        return (quantize_mean(mean, *scales, zero_like(y_zero, x, "reduced_zero_point")),)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         x = inputs[0]

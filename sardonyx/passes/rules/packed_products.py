@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ _KINDS = {
 }
 # Accuracy levels of MatMulNBits: float32 throughout, and rows rounded to bytes.
 _REAL, _ROUNDED = 0, 4
+# Rows from which on bytes, which are unpacked for each product, are slower than weights that were made float32 once.
+_MANY_ROWS = 4
 
 
 _PACKED = dequantize("w!", "w_scale!", "w_zero?", shared=True)
@@ -70,7 +73,9 @@ class PackedProduct(Rule):
         if reason is not None:
             return reason
         if _KINDS[weights.dtype][0] == 8 and not block and _is_dequantized(m.value("x")):
-            return ""  # the integers themselves are multiplied
+            return ""  # a product of bytes on both sides, for which others are
+        if _KINDS[weights.dtype][0] == 8 and _known_rows(m) >= _MANY_ROWS:
+            return "so many rows times bytes take longer than times float32"
         if m.optional("w_zero") is not None and m.constant("w_zero") is None:
             return "its zero points are not constant"
         return _rows_reason(m, scale)
@@ -155,6 +160,13 @@ def _kind(m: Match) -> tuple[int, int]:
 def _is_dequantized(value: ir.Value) -> bool:
     producer = value.producer()
     return producer is not None and producer.op_type == "DequantizeLinear"
+
+
+def _known_rows(m: Match) -> int:
+    """How many rows are multiplied; 1 where the model does not say."""
+    sizes = (m.fact("x").shape or ())[:-1]
+    known = [size for size in sizes if isinstance(size, int)]
+    return math.prod(known) if len(known) == len(sizes) else 1
 
 
 def _transposes(m: Match) -> bool:

@@ -115,6 +115,37 @@ class IntegerRule(Rule):
         return {name: attribute.value for name, attribute in node.attributes.items()}
 
 
+_TURNED = op.Transpose(_W)
+
+
+class TransposedBytes(IntegerRule):
+    """Constant bytes that are transposed once they are real are stored transposed: products then find them."""
+
+    patterns = (_TURNED,)
+
+    def check(self, m: Match) -> str | None:
+        if m.fact("w").dtype not in _BYTES or m.fact("w").rank is None:
+            return ""
+        node, scale = m.covered(_W), m.constant("w_scale")
+        assert scale is not None
+        if m.attribute(node, "block_size", 0) or scale.ndim > 1:
+            return "its weights are scaled by blocks"
+        if m.optional("w_zero") is not None and m.constant("w_zero") is None:
+            return "its zero points are not constant"
+        return None
+
+    def rewrite(self, m: Match) -> ir.Node:
+        node, weights = m.covered(_W), m.constant("w")
+        assert weights is not None
+        order = m.attribute(m.root, "perm", tuple(reversed(range(weights.ndim))))
+        attributes = dict(self._attributes(node))
+        attributes["axis"] = (
+            list(order).index(attributes.get("axis", 1) % weights.ndim) if m.fact("w_scale").rank else 0
+        )
+        inputs = [m.initializer(np.ascontiguousarray(weights.transpose(order)), "transposed"), *node.inputs[1:]]
+        return m.new_node("DequantizeLinear", inputs, attributes, domain=node.domain, version=node.version)
+
+
 class IntegerConvolution(IntegerRule):
     """A convolution of quantised tensors with a quantised result is a QLinearConv."""
 
@@ -189,6 +220,44 @@ class IntegerPair(IntegerRule):
         return m.new_node(f"QLinear{kind}", inputs, domain=_MICROSOFT, version=1)
 
 
+_MEAN = op.ReduceMean(_A, "axes?")
+
+
+class IntegerMean(IntegerRule):
+    """A mean over maps, or over other axes, of a quantised tensor with a quantised result is one of integers."""
+
+    patterns = (_quantized(op.GlobalAveragePool(_A)), _quantized(_MEAN))
+
+    def check(self, m: Match) -> str | None:
+        objection = self._objection(m, ("a", "y"))
+        if objection is not None:
+            return objection
+        if self._dtype(m, "a") != self._dtype(m, "y"):
+            return "its operand and its result are bytes of different kinds"
+        if self._is_reduction(m) and self._axes(m) is None:
+            return "its axes are not known, or there are none"
+        return None
+
+    @staticmethod
+    def _is_reduction(m: Match) -> bool:
+        return any(node.op_type == "ReduceMean" for node in m.nodes)
+
+    @staticmethod
+    def _axes(m: Match) -> list[int] | None:
+        """The axes of the mean, one at least."""
+        given = m.constant("axes")
+        if m.optional("axes") is not None:
+            return None if given is None or not given.size else [int(axis) for axis in given.reshape(-1)]
+        return list(m.attribute(m.covered(_MEAN), "axes", [])) or None
+
+    def rewrite(self, m: Match) -> ir.Node:
+        inputs = [*self._triple(m, "a"), *self._pair(m, "y")]
+        if not self._is_reduction(m):
+            return m.new_node("QLinearGlobalAveragePool", inputs, domain=_MICROSOFT, version=1)
+        attributes = {"axes": self._axes(m), "keepdims": m.attribute(m.covered(_MEAN), "keepdims", 1)}
+        return m.new_node("QLinearReduceMean", inputs, attributes, domain=_MICROSOFT, version=1)
+
+
 # Operators that only choose or move elements of their first input, whatever these are.
 _MOVING = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Gather", "Slice", "MaxPool", "Expand")
 # From which version on those of them take bytes that did not always.
@@ -250,7 +319,15 @@ class DropRelu(Rule):
 
 RULES: tuple[Rule, ...] = (DropRelu(),)
 
-_INTEGER_RULES = (IntegerConvolution(), IntegerProduct(), IntegerGemm(), IntegerPair(), IntegerMovement())
+_INTEGER_RULES = (
+    TransposedBytes(),
+    IntegerConvolution(),
+    IntegerProduct(),
+    IntegerGemm(),
+    IntegerPair(),
+    IntegerMovement(),
+    IntegerMean(),
+)
 
 
 def use_integers(context: Context) -> int:

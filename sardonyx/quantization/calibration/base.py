@@ -166,12 +166,14 @@ class CalibraterBase:
         if self.infer_session is None:
             raise InvalidQuantization("There is no session: call augment_graph() and create_inference_session() first")
         reader = as_reader(data_reader)
+        unwanted = self.unwanted_outputs
+        wanted = [one.name for one in self.infer_session.get_outputs() if one.name not in unwanted]
         with Progress("Calibrating", length_of(reader), self.progress) as progress:
             for sample in samples_of(reader):
                 if self._to_skip:
                     self._to_skip -= 1
                 else:
-                    self.collect_sample(self._run(sample))
+                    self.collect_sample(self._run(sample, wanted))
                     self._samples += 1
                     if self._state is not None and self._samples % self._state.every == 0:
                         self._state.save(self._samples, self.state_arrays())
@@ -186,10 +188,11 @@ class CalibraterBase:
             if self._state is not None:
                 self._state.save(self._samples, self.state_arrays())
 
-    def _run(self, sample: Feed) -> dict[str, Array]:
+    def _run(self, sample: Feed, wanted: Sequence[str]) -> dict[str, Array]:
         session = self.infer_session
         assert session is not None
-        wanted = [output.name for output in session.get_outputs() if output.name not in self.unwanted_outputs]
+        if not wanted:
+            return {}
         try:
             results = session.run(wanted, dict(sample))
         except errors.OnnxRuntimeError as error:

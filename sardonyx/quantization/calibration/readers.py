@@ -137,7 +137,7 @@ class DatasetReader(IndexedReader):
     columns. `transform` makes the values of a row (a dictionary) into those of inputs first. The rows of a last,
     smaller batch make a sample of their own. `limit` is the most samples to take.
 
-    A text names a data set instead, which `datasets` loads (``pip install datasets``): its split is `split`.
+    A text names a data set instead, which `datasets` loads (``pip install sardonyx[datasets]``): its split is `split`.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ def _load_dataset(name: str, split: str) -> Any:
         from datasets import load_dataset  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
         raise InvalidQuantization(
-            f"The data set {name} needs the package datasets: pip install datasets, or pass rows as a list"
+            f"The data set {name} needs the package datasets: pip install sardonyx[datasets], or pass rows as a list"
         ) from error
     return load_dataset(name, split=split)
 

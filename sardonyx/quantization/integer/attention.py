@@ -27,7 +27,7 @@ def quantize(rewriting: Rewriting, node: ir.Node) -> str | None:
         return f"QAttention has no attribute {unknown[0]}"
     if any(value is not None for value in more):
         return "QAttention has no bias of attention scores, nor a length of the past"
-    first = rewriting.activation(source, node)
+    first = rewriting.unsigned(source, node)
     axis = len(rewriting.tensor_shape(weight)) - 1 if job.per_channel else None
     second = rewriting.stored(weight, rewriting.parameters(weight, axis))
     outputs = {value: rewriting.successor(value) for value in node.outputs}

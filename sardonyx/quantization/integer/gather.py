@@ -33,9 +33,19 @@ def quantize(rewriting: Rewriting, node: ir.Node) -> str | None:
 def table_parameters(rewriting: Rewriting, table: ir.Value) -> Parameters:
     """How a table is stored: as the products that read it as well have it, so that it is stored once; without such
     ones asymmetric, which costs a Gather nothing."""
-    job = rewriting.job
-    shared = any(
-        use.node.op_type == "MatMul" and use.idx == 1 and job.why_not(use.node) is None for use in table.uses()
-    )
-    symmetric = None if shared or job.options.weight_symmetric is not None else False
+    shared = any(_is_product(rewriting, use.node, use.idx) for use in table.uses())
+    symmetric = None if shared or rewriting.job.options.weight_symmetric is not None else False
     return rewriting.parameters(table, symmetric=symmetric, reduced=None if shared else False)
+
+
+def _is_product(rewriting: Rewriting, node: ir.Node, index: int) -> bool:
+    """Whether a node multiplies by its input at `index` or, behind a Transpose, by its transpose."""
+    if rewriting.job.why_not(node) is not None:
+        return False
+    if node.op_type == "Transpose":
+        return any(
+            _is_product(rewriting, use.node, use.idx)
+            for use in node.outputs[0].uses()
+            if use.node.op_type != "Transpose"
+        )
+    return node.op_type in ("MatMul", "Gemm") and index == 1

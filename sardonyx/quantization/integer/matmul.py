@@ -151,6 +151,8 @@ def weight(
     rank = len(rewriting.tensor_shape(value))
     rows, columns = (rank - 1, rank - 2) if transposed else (rank - 2, rank - 1)
     parameters = weight_parameters(rewriting, value, columns, rows if rank > 1 else None, left, rank)
+    if transposed and rewriting.weights.is_stored(value, parameters) and not job.options.ort_compatible:
+        return _turned(rewriting, rewriting.stored(value, parameters), node, [])
     return rewriting.stored(value, parameters, transposed=transposed), []
 
 

@@ -71,9 +71,10 @@ def _is_stored_alone(plan: Plan, source: ir.Value, result: ir.Value) -> bool:
         return False
     if any("convert" in one for value in (source, result) for one in plan.job.overrides.get(value.name or "") or ()):
         return False
-    if result.is_graph_output():
-        return not plan.options.dedicated_qdq_pair and all(plan.reads_stored(use.node) for use in result.uses())
-    return bool(result.uses()) and all(plan.reads_stored(use.node) for use in result.uses())
+    if result.is_graph_output() and plan.is_read_apart(result):
+        return False
+    is_needed = result.is_graph_output() or bool(result.uses())
+    return is_needed and all(plan.reads_stored(use.node, result) for use in result.uses())
 
 
 def _bounds(plan: Plan, node: ir.Node) -> tuple[float, float] | None:

@@ -50,12 +50,14 @@ class Insertion:
         self._numbers: dict[tuple[ir.Value, bool], Numbers] = {}
         self._of_constants: dict[Constant, Numbers] = {}
         self._sources: dict[ir.Value, Constant | tuple[ir.Value, bool] | None] = {}
+        self._apart: set[ir.Value] = set()  # the tensors of which each reader has a pair of its own
         self._bias_results: dict[ir.Value, ir.Value] = {}
 
     def run(self) -> None:
         """Write everything: constants first, whose parameters tensors may take, then tensors, then biases."""
         tensors = list(self.plan.tensors)
         uses = {value: self._readers(value) for value in tensors}
+        self._apart = {value for value in tensors if self.plan.is_read_apart(value)}
         for value in tensors:
             self._remember_sources(value)
         for constant in self.plan.constants.values():
@@ -104,7 +106,7 @@ class Insertion:
     # Tensors
 
     def _readers(self, value: ir.Value) -> list[Use]:
-        return [(use.node, use.idx) for use in value.uses() if self.plan.reads_stored(use.node)]
+        return [(use.node, use.idx) for use in value.uses() if self.plan.reads_stored(use.node, value)]
 
     def _remember_sources(self, value: ir.Value) -> None:
         """Find out whose parameters a tensor has, while inputs still are what they were."""
@@ -144,7 +146,7 @@ class Insertion:
 
     def _tensor(self, value: ir.Value, readers: Sequence[Use]) -> None:
         is_output = self.plan.tensors[value].made and is_own_output(value)
-        if self.job.options.dedicated_qdq_pair and len({node for node, _ in readers}) > 1:
+        if value in self._apart:
             self._pairs_apart(value, readers)
         elif self.stored.is_converted(value):
             self._converted(value, readers, is_output)

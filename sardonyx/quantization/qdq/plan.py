@@ -157,14 +157,20 @@ class Plan:
         """How the constant is stored that an input reads; None where it is no stored constant."""
         return self._uses.get(use)
 
-    def reads_stored(self, node: ir.Node) -> bool:
+    def reads_stored(self, node: ir.Node, value: ir.Value) -> bool:
         """Whether a node reads a tensor as it is stored: all do, quantised or not, but for those that the caller
-        excluded and those in bodies that stay as they are, and but for whoever has no pair of its own where each has.
+        excluded and those in bodies that stay as they are, and but for whoever has no pair of its own where others do.
         """
         selection = self.job.selection
         if selection.is_excluded(node) or (node.graph is not self.job.graph and not self.options.enable_subgraph):
             return False
-        return not self.options.dedicated_qdq_pair or node in self.readers
+        return node in self.readers or not self.is_read_apart(value)
+
+    def is_read_apart(self, value: ir.Value) -> bool:
+        """Whether each node that is quantised gets a pair of its own for a tensor that it reads."""
+        if not self.options.dedicated_qdq_pair:
+            return False
+        return len({use.node for use in value.uses() if use.node in self.readers}) > 1
 
     def forget(self, constant: Constant) -> None:
         """Let the readers of a constant read it as it is."""
@@ -183,7 +189,7 @@ class Plan:
                 if parameters.axis is not None:
                     text += f" in blocks of {parameters.block_size}" if parameters.block_size else " per channel"
                 parts.append(text)
-            elif value is not None and value in self.tensors and self.reads_stored(node):
+            elif value is not None and value in self.tensors and self.reads_stored(node, value):
                 parts.append(f"reads {value.name}")
         parts += [f"makes {value.name}" for value in node.outputs if value in self.tensors]
         return ", ".join(parts)

@@ -126,7 +126,7 @@ class Stored:
         """Find the parameters of all tensors that somebody reads as they are stored; `InvalidQuantization` for one that
         has none."""
         for value, tensor in list(self.plan.tensors.items()):
-            is_read = any(self.plan.reads_stored(use.node) for use in value.uses())
+            is_read = any(self.plan.reads_stored(use.node, value) for use in value.uses())
             if (not is_read and not (tensor.made and is_own_output(value))) or value.name in self.ranges.left:
                 del self.plan.tensors[value]
                 continue

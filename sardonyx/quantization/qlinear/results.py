@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
-from sardonyx.quantization.quantized_numbers import Parameters
+from sardonyx.quantization.quantized_numbers import Parameters, extremes
 from sardonyx.quantization.rewriting import Rewriting, attributes, quantized_name
 from sardonyx.quantization.weights import QuantizedTensor
 
@@ -19,12 +20,15 @@ def reason_of(rewriting: Rewriting, inputs: Sequence[ir.Value | None], output: i
         if value is None or not rewriting.job.is_float(value):
             return f"'{'' if value is None else value.name}' is not float32 or float16"
         if not rewriting.can_quantize(value):
-            return f"its input '{value.name}' has no calibrated range"
+            return f"its input '{value.name}' has no calibrated range that is finite"
+        is_constant = value not in rewriting.known and rewriting.job.is_constant(value)
+        if is_constant and not all(np.isfinite(end).all() for end in extremes(rewriting.array(value))):
+            return f"constant '{value.name}' has numbers that are not finite"
     kinds = [_kind(rewriting, value) for value in inputs if value is not None]
     if output is not None:
         parameters = rewriting.output_parameters(output)
         if parameters is None:
-            return f"its output '{output.name}' has no calibrated range"
+            return f"its output '{output.name}' has no calibrated range that is finite"
         kinds.append(parameters.dtype)
     if len(set(kinds)) > 1:
         return f"what it reads and gives has several types: {', '.join(sorted({kind.name for kind in kinds}))}"

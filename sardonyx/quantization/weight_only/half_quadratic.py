@@ -17,7 +17,6 @@ from sardonyx.quantization.weight_only.rounding import bounds
 _NORM = 0.7
 _PENALTY, _GROWTH = 10.0, 1.01
 _TURNS = 20
-_LARGEST_FACTOR = 2e4  # of the reciprocal of a scale: blocks of almost equal numbers
 
 
 def half_quadratic(groups: Array, mask: Array | None, form: Form) -> Rounded:
@@ -31,7 +30,7 @@ def half_quadratic(groups: Array, mask: Array | None, form: Form) -> Rounded:
     present = np.float32(1) if mask is None else mask.astype(np.float32)
     count = groups.shape[2] if mask is None else mask.sum(axis=1)
     width = np.where(high == low, np.float32(1), high - low)
-    scales = form.stored(np.maximum(width / np.float32(form.top), np.float32(1 / _LARGEST_FACTOR)))
+    scales = form.stored(width / np.float32(form.top))
     scales = _without_zeros(scales)
     zeros = np.rint(-low / scales)
     if form.symmetric:

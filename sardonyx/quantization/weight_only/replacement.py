@@ -159,10 +159,9 @@ class Replacement:
             job = self.job
             shape = stored.codes.shape
             real = job.value(f"{stored.codes.name}_output", stored.scales.dtype or ir.DataType.FLOAT, shape)
-            domain = MICROSOFT if job.options.use_qdq_contrib_ops else ""
             attributes = {"axis": axis, "block_size": stored.block}
-            made = job.node("DequantizeLinear", stored.inputs, [real], name, attributes, domain)
-            made.version = job.model.opset_imports[domain]
+            made = job.node("DequantizeLinear", stored.inputs, [real], name, attributes)
+            made.version = job.opset
             job.insert_after(stored.codes, [made])
             self._real[stored] = real
         node.replace_input_with(index, real)

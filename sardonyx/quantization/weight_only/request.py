@@ -95,7 +95,9 @@ def requested(
     if accuracy_level is not None and accuracy_level not in ACCURACY_LEVELS:
         raise InvalidQuantization(f"accuracy_level must be a whole number from 0 to 4 or None, not {accuracy_level!r}")
     form = config.quant_format if config.quant_format != QuantFormat.QOperator else checked_format(quant_format)
-    given = {**dict(extra_options or {}), "EnableSubgraph": True} if not isinstance(extra_options, Options) else None
+    options = Options.parse({**(extra_options or {}), "EnableSubgraph": True})
+    if options.use_qdq_contrib_ops:
+        raise InvalidQuantization("UseQDQContribOps: the DequantizeLinear of com.microsoft has no blocks")
     request = Request(
         config=config,
         bits=checked_bits(bits),
@@ -112,7 +114,7 @@ def requested(
         ),
         axes=config.quant_axes if config.axes_given or quant_axes is None else checked_axes(quant_axes),
         channel_wise=bool(channel_wise),
-        options=Options.parse(given),
+        options=options,
     )
     _check_block(request, "block_size")
     if not request.operators and not request.nodes_to_include:

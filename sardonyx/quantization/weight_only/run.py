@@ -54,7 +54,7 @@ def open_model(source: ModelProto | Path) -> LoadedModel:
 
 def quantize_weights(loaded: LoadedModel, source: ModelProto | Path, request: Request) -> ModelProto:
     """The model with its weights quantised; `InvalidQuantization` where none could be."""
-    if request.is_qdq and not request.options.use_qdq_contrib_ops:
+    if request.is_qdq:
         loaded = _with_opset(loaded, _TWO_BITS_OPSET if _least_bits(request) == 2 else _BLOCKS_OPSET)
     _check_unpacked(loaded.model, request)
     operators = request.operators | _included_types(loaded.model, request)

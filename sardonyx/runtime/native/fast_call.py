@@ -210,7 +210,8 @@ class FastCall:
         self.bound = memory.callable("run_bound", code.bound)
 
     def __del__(self) -> None:
-        if hasattr(self, "_memory"):
+        # While the process ends, this module may have lost its names before the last call goes.
+        if hasattr(self, "_memory") and State is not None:
             self.close()
 
     def prepare(

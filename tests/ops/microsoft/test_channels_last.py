@@ -9,7 +9,7 @@ import pytest
 
 from tests.ops import exact_integers
 from tests.ops.microsoft import peer
-from tests.ops.microsoft.quantized import random, scale, steps
+from tests.ops.microsoft.quantized import Array, random, scale, steps
 
 WINDOWS: list[dict[str, Any]] = [
     {"kernel_shape": [3, 3]},
@@ -62,6 +62,62 @@ def test_qlinear_average_pool(dtype: type, channels_last: int, attributes: dict[
         allowed=1,
         share=0.02,
     )
+
+
+def steps_of_means(sums: Array, counts: Any, dtype: type, zero: int) -> Array:
+    """Means of integers of one scale in integers of the same scale, ties to even: in whole numbers alone."""
+    doubled = 2 * sums + counts  # floor of mean + 1/2, of which a tie that became odd is one less
+    nearest = doubled // (2 * counts)
+    nearest -= (doubled % (2 * counts) == 0) & (nearest % 2 != 0)
+    kind = np.iinfo(dtype)
+    return np.clip(nearest + zero, kind.min, kind.max).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("channels_last", [0, 1])
+@pytest.mark.parametrize("include", [0, 1])
+@pytest.mark.parametrize(("kernel", "pad", "channels"), [(2, 0, 5), (3, 1, 3), (2, 1, 48), (4, 1, 1)])
+def test_means_half_way_between_two_steps_go_to_the_even_one(
+    dtype: type, channels_last: int, include: int, kernel: int, pad: int, channels: int
+) -> None:
+    """Every form of the pool has the same bits, those of exact means."""
+    x = random(np.random.default_rng(7), dtype, 2, channels, 25, 33)
+    padded = np.pad(x.astype(np.int64) - 5, [(0, 0), (0, 0), (pad, pad), (pad, pad)])
+    there = np.pad(np.ones_like(x, np.int64), [(0, 0), (0, 0), (pad, pad), (pad, pad)])
+    windows, inside = (
+        np.lib.stride_tricks.sliding_window_view(one, (kernel, kernel), axis=(2, 3)).sum(axis=(-2, -1))
+        for one in (padded, there)
+    )
+    expected = steps_of_means(windows, kernel * kernel if include else inside, dtype, 9)
+    given = np.ascontiguousarray(np.moveaxis(x, 1, -1)) if channels_last else x
+    for step in (0.02, 0.0731):  # times a scale and divided by it, a tie is none
+        inputs = [given, scale(step), np.array(5, dtype), scale(step), np.array(9, dtype)]
+        attributes = {"kernel_shape": [kernel] * 2, "pads": [pad] * 4, "count_include_pad": include}
+        (found,) = peer.run("QLinearAveragePool", inputs, 1, {**attributes, "channels_last": channels_last})
+        np.testing.assert_array_equal(np.moveaxis(found, -1, 1) if channels_last else found, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("channels_last", [0, 1])
+@pytest.mark.parametrize("size", [2, 6, 8])
+def test_global_means_half_way_between_two_steps(dtype: type, channels_last: int, size: int) -> None:
+    x = random(np.random.default_rng(8), dtype, 3, 700, size, size)
+    expected = steps_of_means((x.astype(np.int64) - 5).sum(axis=(2, 3), keepdims=True), size * size, dtype, 9)
+    given = np.ascontiguousarray(np.moveaxis(x, 1, -1)) if channels_last else x
+    inputs = [given, scale(0.0731), np.array(5, dtype), scale(0.0731), np.array(9, dtype)]
+    (found,) = peer.run("QLinearGlobalAveragePool", inputs, 1, {"channels_last": channels_last})
+    np.testing.assert_array_equal(np.moveaxis(found, -1, 1) if channels_last else found, expected)
+    if not channels_last:
+        (found,) = peer.run("QLinearReduceMean", inputs, 1, {"axes": [2, 3], "keepdims": 1})
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_windows_whose_sums_float32_does_not_hold() -> None:
+    x = random(np.random.default_rng(9), np.uint8, 1, 1, 260, 260)
+    inputs = [x, scale(0.02), np.array(0, np.uint8), scale(0.02), np.array(0, np.uint8)]
+    (found,) = peer.run("QLinearAveragePool", inputs, 1, {"kernel_shape": [260, 260]})
+    expected = steps_of_means(x.astype(np.int64).sum(axis=(2, 3), keepdims=True), 260 * 260, np.uint8, 0)
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])

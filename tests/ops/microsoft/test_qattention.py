@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import sardonyx
+from sardonyx.api.explaining.explanation import explain
 from tests.ops.microsoft import peer
 from tests.ops.microsoft.quantized import random, scale
 
@@ -97,3 +99,34 @@ def test_embeddings(dtype: type, segments: bool, mask: bool) -> None:
         *[value if segments or index != 2 else None for index, value in enumerate(zero)],
     ]
     peer.compare("QEmbedLayerNormalization", given, [1, 6], {"epsilon": 1e-5}, symbolic=False)
+
+
+def embeddings() -> list[np.ndarray]:
+    """The inputs of QEmbedLayerNormalization for 2 sequences of 5 of 20 words, 8 wide."""
+    generator = np.random.default_rng(3)
+    ids = generator.integers(0, 20, (BATCH, LENGTH)).astype(np.int32)
+    tables = [random(generator, np.uint8, rows, 8) for rows in (20, 10, 2)]
+    others = [random(generator, np.uint8, 8), random(generator, np.uint8, 8), np.ones((BATCH, LENGTH), np.int32)]
+    return [ids, ids % 2, *tables, *others, *[scale(0.02)] * 5, *[np.array(128, np.uint8)] * 5]
+
+
+def test_embeddings_are_computed_by_kernels() -> None:
+    given = embeddings()
+    model = peer.one_node("QEmbedLayerNormalization", given, [1, 6], {"epsilon": 1e-5}, symbolic=False)
+    session = sardonyx.InferenceSession(model.SerializeToString())
+    assert {row.kind for row in explain(session, peer.feeds(model, given)).rows} == {"native"}
+
+
+@pytest.mark.parametrize(("place", "name"), [(0, "input_ids"), (1, "segment_ids")])
+def test_an_id_outside_of_a_table_is_named(place: int, name: str) -> None:
+    given = embeddings()
+    given[place] = np.full_like(given[place], 20)
+    with pytest.raises(Exception, match=f"'{name}' holds an id outside of its table"):
+        peer.run("QEmbedLayerNormalization", given, [1, 6])
+
+
+def test_more_places_than_the_table_of_positions_has() -> None:
+    given = embeddings()
+    given[3] = given[3][: LENGTH - 1]
+    with pytest.raises(Exception, match="'positions' holds an id outside of its table of 4 rows"):
+        peer.run("QEmbedLayerNormalization", given, [1, 6])

@@ -102,6 +102,19 @@ def test_concat(dtype: type, axis: int) -> None:
     )
 
 
+@pytest.mark.parametrize("step", [1.2e-38, 3.3e-5, 0.0123, 1.0, 7e5, 1e30, 2.9e36])
+def test_parts_that_have_the_scale_of_the_result_stay(step: float) -> None:
+    parts = [np.arange(256, dtype=np.uint8).reshape(2, 128), np.full((2, 3), 77, np.uint8)]
+    given = [scale(step), np.array(9, np.uint8)] * 3
+    inputs = [*given[:2], parts[0], *given[2:4], parts[1], *given[4:]]
+    (found,) = peer.run("QLinearConcat", inputs, [2], {"axis": 1}, constants=[0, 1, 3, 4, 6, 7])
+    if step < 1e36:
+        np.testing.assert_array_equal(found, np.concatenate(parts, axis=1))
+    else:  # what is farther from the zero point than 117 steps is beyond float32
+        far = np.abs(parts[0].astype(int) - 9) > 117
+        np.testing.assert_array_equal(found[:, :128][far], np.where(parts[0] > 9, 255, 0)[far])
+
+
 def test_concat_says_which_inputs_it_needs() -> None:
     with pytest.raises(Exception, match="triples"):
         peer.run("QLinearConcat", [scale(1), np.uint8([0])[0:1], np.uint8([1, 2]), scale(1)], [2], {"axis": 0})

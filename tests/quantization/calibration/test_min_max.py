@@ -107,6 +107,22 @@ def test_operators_choose_tensors(tmp_path):
         assert list(calibrator.compute_data()) == wanted
 
 
+@pytest.mark.parametrize("method", CalibrationMethod)
+def test_operators_that_the_model_lacks_choose_no_tensor(tmp_path, method):
+    path = save_convolution(tmp_path / "m.onnx")
+    calibrator = create_calibrator(path, ["LSTM"], str(tmp_path / "a.onnx"), method)
+    calibrator.collect_data(samples(1))
+    assert len(calibrator.compute_data()) == 0
+
+
+@pytest.mark.parametrize("method", CalibrationMethod)
+def test_zeros(tmp_path, method):
+    calibrator = create_calibrator(save_convolution(tmp_path / "m.onnx"), None, str(tmp_path / "a.onnx"), method)
+    calibrator.collect_data([{"x": np.zeros((1, 3, 8, 8), np.float32)}])
+    found = calibrator.compute_data()
+    assert all(tuple(map(float, np.ravel(one.range_value))) == (0, 0) for one in found.values())
+
+
 def test_float16_and_tensors_without_elements(tmp_path):
     text = """
     <ir_version: 10, opset_import: ["" : 18]>

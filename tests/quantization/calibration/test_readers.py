@@ -150,5 +150,5 @@ def test_data_sets_of_the_package_itself():
 
 def test_without_the_package_a_name_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
-    with pytest.raises(errors.InvalidArgument, match="needs the package datasets: pip install datasets"):
+    with pytest.raises(errors.InvalidArgument, match=r"needs the package datasets: pip install sardonyx\[datasets\]"):
         DatasetReader("some/name")

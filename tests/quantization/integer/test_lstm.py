@@ -128,3 +128,26 @@ def test_excluded_lstm_stays_exact_beside_one_of_the_same_weights() -> None:
     exact, outputs = run(proto, _feeds()), run(made, _feeds())
     np.testing.assert_array_equal(outputs[1], exact[1])
     assert (outputs[0] != exact[0]).any()
+
+
+def test_lstm_of_rows_of_a_table() -> None:
+    import onnx
+
+    proto = model(
+        [
+            node("Gather", ["t", "i"], ["rows"]),
+            node("Gather", ["s", "k"], ["state"]),
+            node("LSTM", ["rows", "w", "r", "b", "", "state"], ["y"], hidden_size=HIDDEN),
+        ],
+        {"i": [STEPS, BATCH], "k": [1, BATCH]},
+        ["y"],
+        {**_weights(1), "t": _floats(9, INPUTS), "s": _floats(4, HIDDEN) * np.float32(0.3)},
+        kinds=dict.fromkeys(["i", "k"], onnx.TensorProto.INT64),
+    )
+    made = quantized(proto)
+    assert operators(made).count("DequantizeLinear") == 2
+    generator = np.random.default_rng(4)
+    feeds = {"i": generator.integers(0, 9, (STEPS, BATCH)), "k": generator.integers(0, 4, (1, BATCH))}
+    (exact,) = run(proto, feeds)
+    for outputs in (run(made, feeds), run_peer(made, feeds)):
+        np.testing.assert_allclose(outputs[0], exact, atol=0.05)

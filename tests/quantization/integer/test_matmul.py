@@ -232,3 +232,18 @@ def test_report_names_each_node() -> None:
     lines = made.report.lines()
     assert lines[0] == "MatMul MatMul_y: MatMulInteger of UINT8 and INT8"
     assert lines[1].startswith("Add Add_z: left, operator Add not asked for")
+
+
+def test_bias_of_a_gemm_that_is_a_row_of_a_table() -> None:
+    proto = model(
+        [node("Gather", ["t", "i"], ["bias"]), node("Gemm", ["x", "w", "bias"], ["y"])],
+        {"x": [3, 8], "i": []},
+        ["y"],
+        {"t": _floats(5, 4), "w": _floats(8, 4)},
+        kinds={"i": onnx.TensorProto.INT64},
+    )
+    made = quantized(proto)
+    assert operators(made).count("DequantizeLinear") == 1
+    feeds = {"x": _floats(3, 8), "i": np.array(2)}
+    for outputs in (run(made, feeds), run_peer(made, feeds)):
+        np.testing.assert_allclose(outputs[0], run(proto, feeds)[0], atol=0.15)

@@ -171,3 +171,45 @@ def test_attention_of_onnx_is_another_operator() -> None:
     assert "Attention" in operators(proto_made)
     feeds = {"x": _floats(2, 5, 8)}
     np.testing.assert_array_equal(run(proto_made, feeds)[1], run(proto, feeds)[1])
+
+
+@pytest.mark.parametrize("weight_type", [QuantType.QInt8, QuantType.QUInt8])
+def test_operators_of_rows_of_a_table(weight_type: QuantType) -> None:
+    proto = model(
+        [
+            node("Gather", ["t", "i"], ["rows"]),
+            node("Attention", ["rows", "w", "b"], ["y"], domain="com.microsoft", num_heads=2),
+            node("Transpose", ["rows"], ["turned"], perm=[0, 2, 1]),
+            node("Conv", ["turned", "k"], ["z"], pads=[1, 1]),
+        ],
+        {"i": [2, 5]},
+        ["y", "z"],
+        {"t": _floats(9, 8), "w": _floats(8, 24) * np.float32(0.3), "b": _floats(24), "k": _floats(4, 8, 3)},
+        kinds={"i": INT64},
+    )
+    made = quantized(proto, weight_type=weight_type)
+    assert {"QAttention", "ConvInteger"} <= set(operators(made))
+    feeds = {"i": np.random.default_rng(0).integers(0, 9, (2, 5))}
+    exact = run(proto, feeds)
+    for outputs in (run(made, feeds), run_peer(made, feeds)):
+        np.testing.assert_allclose(outputs[0], exact[0], atol=0.06)
+        np.testing.assert_allclose(outputs[1], exact[1], atol=0.25)
+
+
+@pytest.mark.parametrize("by", ["Transpose", "Gemm"])
+def test_table_that_is_tied_to_the_last_product_is_stored_once(by: str) -> None:
+    table = _floats(11, 8)
+    last = (
+        [node("Transpose", ["t"], ["turned"]), node("MatMul", ["rows", "turned"], ["y"])]
+        if by == "Transpose"
+        else [node("Gemm", ["rows", "t"], ["y"], transB=1)]
+    )
+    proto = model(
+        [node("Gather", ["t", "i"], ["rows"]), *last], {"i": [3]}, ["rows", "y"], {"t": table}, kinds={"i": INT64}
+    )
+    made = quantized(proto)
+    assert sum(array.size == table.size for array in constants(made).values()) == 1
+    indices = np.array([5, 1, 10])
+    for outputs in (run(made, {"i": indices}), run_peer(made, {"i": indices})):
+        np.testing.assert_allclose(outputs[0], table[indices], atol=0.02)
+        np.testing.assert_allclose(outputs[1], table[indices] @ table.T, atol=0.3)

@@ -380,3 +380,21 @@ def test_nothing_that_can_be_quantised() -> None:
     proto = model([node("Relu", ["x"], ["y"])], {"x": [3]}, ["y"], {})
     with pytest.raises(InvalidQuantization, match="No node of the model can be quantised"):
         quantized(proto, ranges=ranges_of(proto, {"x": _floats(3)}))
+
+
+def test_mask_of_infinite_numbers_stays_float() -> None:
+    mask = np.zeros((4, 4), np.float32)
+    mask[:, 2:] = -np.inf
+    proto = model(
+        [node("MatMul", ["x", "w"], ["s"]), node("Add", ["s", "mask"], ["m"]), node("Softmax", ["m"], ["y"])],
+        {"x": [4, 8]},
+        ["y"],
+        {"w": _floats(8, 4), "mask": mask},
+    )
+    feeds = {"x": _floats(4, 8)}
+    made = quantized(proto, ranges=ranges_of(proto, feeds))
+    assert operators(made) == ["QuantizeLinear", "QLinearMatMul", "DequantizeLinear", "Add", "Softmax"]
+    (exact,) = run(proto, feeds)
+    for outputs in (run(made, feeds), run_peer(made, feeds)):
+        np.testing.assert_allclose(outputs[0], exact, atol=0.05)
+        assert not outputs[0][:, 2:].any()

@@ -129,8 +129,9 @@ class Append:
     new_key: Heads
     new_value: Heads
 
-    def arguments(self) -> list[Argument]:
-        words: list[Argument] = [self.past_key.shape[2]]
+    def arguments(self, near: int) -> list[Argument]:
+        """The words of `APPEND_ARGUMENTS`; `near`: bytes of caches, at most, that stay in the processor's own."""
+        words: list[Argument] = [self.past_key.shape[2], near]
         for past, new in ((self.past_key, self.new_key), (self.past_value, self.new_value)):
             words += [past, past.strides[0], past.strides[1], new.address, *new.strides]
         return words
@@ -272,7 +273,7 @@ class Attention:
         arguments += [int(key.rows > KEYS), scratch.room, scratch.state_at, scratch.accumulators_at]
         arguments += [scratch.keys_at, scratch.values_at, scratch.columns_at]
         if self.append is not None:
-            arguments += self.append.arguments()
+            arguments += self.append.arguments(binder.target.caches.l2)
         for bias in self.biases:
             arguments += [bias.tensor, *bias.steps(), float_word(bias.masked)]
         read = [query.tensor, *(bias.tensor for bias in self.biases)]

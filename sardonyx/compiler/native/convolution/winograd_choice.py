@@ -10,7 +10,7 @@ import functools
 
 from sardonyx.compiler.choice.gemm_choice import asks_ahead, panel_columns, tile_shape
 from sardonyx.compiler.choice.tuned import tuned
-from sardonyx.compiler.llvm.kernels.convolution.winograd_output import products_of_tile
+from sardonyx.compiler.llvm.kernels.convolution.tile_results import products_of_tile
 from sardonyx.compiler.llvm.kernels.convolution.winograd_parts import CHANNELS, PRODUCT, WORDS
 from sardonyx.compiler.llvm.kernels.convolution.winograd_taps import TAPS_SCHEME, TILES_AT_ONCE
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES, TAPS, Scheme
@@ -213,7 +213,7 @@ def cut_of(
     o_apart = _odd_lines(run * scheme.outputs * panel)
     v_scratch = _odd_lines(_whole(sizes.channels, target.lanes(F32))) * _FLOAT  # behind a pixel of zeros
     m_scratch = v_scratch + room // tiles.rows * tiles.stride * _FLOAT
-    o_scratch = m_scratch + room * products_of_tile(scheme, panel) * _FLOAT
+    o_scratch = m_scratch + room * products_of_tile(scheme.points, panel) * _FLOAT
     mark_scratch = o_scratch + scheme.outputs * o_apart * _FLOAT
     return Cut(
         all_tiles=every,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from sardonyx.compiler.binding import Argument, Array, Binder, Tensor
-from sardonyx.compiler.choice.gemm_choice import tile_shape
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import Addressing, Operand, TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.quantization.byte_convolution import (
@@ -22,7 +22,8 @@ from sardonyx.compiler.llvm.kernels.quantization.byte_depthwise import argument_
 from sardonyx.compiler.llvm.types import I32
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.quantization import byte_tiles
+from sardonyx.compiler.native.quantization import byte_filtering, byte_tiles, depthwise_words
+from sardonyx.compiler.native.quantization.byte_tables import with_tables
 from sardonyx.compiler.native.quantization.byte_windows import (
     Finish,
     Panels,
@@ -30,6 +31,7 @@ from sardonyx.compiler.native.quantization.byte_windows import (
     offsets_of,
     padded_image,
     signed_weights,
+    tile_of,
 )
 from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.light_dataclass import dataclass
@@ -61,16 +63,25 @@ def convolved(
     `result` is over `Input(0)`, the sums in int32 that start from `init` [filters], and `Input(1 + i)`, operand i,
     [..., filters] of places; the epilogue of the call follows it. `padding` is the byte around the image.
     """
+    epilogue, tables = with_tables(binder, call.epilogue)
+    call = replace(call, epilogue=epilogue)
     taken = call.finish(binder)
     outputs = _followed(taken.outputs, result, len(operands))
     results = [binder.new(output.dtype, (call.batch, *call.windows.output, call.filters)) for output in outputs]
     if math.prod(call.result_shape) == 0:
         return call.handed_on(results)
     matrices = [_matrix(binder, operand, call) for operand in (*operands, *taken.operands)]
-    kinds = tuple(Operand(_addressing(matrix), matrix.dtype) for matrix in matrices)
-    finish = Finish(TileEpilogue(kinds, outputs), matrices, results)
-    if call.w.shape[1] == 1 and call.filters == call.group > 1:
+    kinds = [Operand(_addressing(matrix), matrix.dtype) for matrix in matrices]
+    tables = [table.reshaped(table.shape, (0,)) for table in tables]  # whole for each row and item
+    kinds += [Operand("table", table.dtype) for table in tables]
+    finish = Finish(TileEpilogue(tuple(kinds), outputs), [*matrices, *tables], results)
+    is_depthwise = call.w.shape[1] == 1 and call.filters == call.group > 1
+    if is_depthwise and depthwise_words.takes(binder.target, call):
+        depthwise_words.bind(binder, call, padding, init, finish)
+    elif is_depthwise:
         _bind_depthwise(binder, call, padding, init, finish)
+    elif byte_filtering.is_faster(binder, call, init):
+        byte_filtering.bind(binder, call, padding, init, finish)
     else:
         _bind_panels(binder, call, padding, init, finish)
     return call.handed_on(results)
@@ -89,7 +100,7 @@ def _bind_panels(binder: Binder, call: ConvolutionCall, padding: Tensor, init: A
     else:
         image = padded_image(binder, call, padding, runs.slack)
     panels = Panels.of(binder, call, runs, init)
-    tile = tile_shape(binder.target, panels.product)
+    tile = tile_of(binder.target, panels.product, call.filters // call.group)
     spec = ByteConvolutionSpec(panels.product, tile.rows, tile.vectors, finish.epilogue)
     offsets = offsets_of(binder, runs.taps, image)
     lines = _Lines.of(call, image)

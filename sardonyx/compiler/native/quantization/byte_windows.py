@@ -11,11 +11,12 @@ from functools import partial
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Argument, Array, Binder, Buffer, Tensor, row_major
-from sardonyx.compiler.choice.gemm_choice import panel_columns, panels_of
+from sardonyx.compiler.choice.gemm_choice import Shape, panels_of, tile_shape
 from sardonyx.compiler.llvm.kernels.products.bounded_words import DEPTH
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS, bounded, takes_bounded
 from sardonyx.compiler.llvm.library import KernelLibrary
+from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.movement.pad import surround
@@ -108,11 +109,11 @@ class Panels:
         found = Panels._bounded(binder, call, runs, init) if takes_bounded(binder.target) else None
         if found is not None:
             return found
-        panel = panel_columns(binder.target, runs.product)
         filters = call.filters // call.group
+        panel = tile_of(binder.target, runs.product, filters).vectors * binder.target.lanes(I32)
         count = panels_of(filters, panel)
-        packed = partial(_packed, binder.library, group=call.group, runs=runs)
-        weights = binder.derived(call.w, ("runs", call.group, runs), packed)
+        packed = partial(_packed, binder.library, group=call.group, runs=runs, panel=panel)
+        weights = binder.derived(call.w, ("runs", call.group, runs, panel), packed)
         starts = np.zeros((call.group, count * panel), np.int32)
         starts[:, :filters] = init.reshape(call.group, filters)
         step = count * panel * len(runs.taps) * runs.words
@@ -175,11 +176,15 @@ def offsets_of(binder: Binder, taps: Sequence[Sequence[int]], image: Tensor) -> 
     return binder.constant(np.array([sum(t * s for t, s in zip(tap, steps, strict=True)) for tap in taps], np.int64))
 
 
-def padded_image(binder: Binder, call: ConvolutionCall, padding: Tensor, slack: int) -> Tensor:
-    """The image in channels-last order with its padding; `slack` bytes behind the last one may be read."""
+def padded_image(
+    binder: Binder, call: ConvolutionCall, padding: Tensor, slack: int, beyond: Sequence[int] = ()
+) -> Tensor:
+    """The image in channels-last order with its padding, and so many places `beyond` what windows read along each
+    dimension; `slack` bytes behind the last one may be read."""
     windows = call.windows
     x = unsigned_image(binder, call.channels_last)
     behind = windows.read_behind()
+    behind = tuple(one + more for one, more in zip(behind, beyond or [0] * len(behind), strict=True))
     if not any((*windows.begin, *behind)) and not slack and x.strides[-1] == 1:
         return x
     places = [(0, call.batch), *zip(windows.begin, windows.size, strict=True), (0, call.channels)]
@@ -190,9 +195,23 @@ def padded_image(binder: Binder, call: ConvolutionCall, padding: Tensor, slack: 
     return result
 
 
-def _packed(library: KernelLibrary, w: Array, group: int, runs: Runs) -> Array:
+def tile_of(target: Target, product: str, filters: int) -> Shape:
+    """Places and vectors of filters of a tile: of those that fill the registers the one that computes the fewest
+    filters which do not exist."""
+    usual = tile_shape(target, product)
+    if PRODUCTS[product].in_tiles or PRODUCTS[product].is_bounded or target.registers < _MANY_REGISTERS:
+        return usual
+    shapes = (usual, *(shape for shape in _SHAPES if shape.vectors != usual.vectors))
+    return min(shapes, key=lambda shape: panels_of(filters, shape.vectors * target.lanes(I32)) * shape.vectors)
+
+
+_MANY_REGISTERS = 32
+_SHAPES = (Shape(8, 3, 1), Shape(12, 1, 1))
+
+
+def _packed(library: KernelLibrary, w: Array, group: int, runs: Runs, panel: int) -> Array:
     """Panels of the weights [filters, channels, *kernel]."""
-    return pack_b(library, _by_words(w, group, runs), runs.product, panel_columns(library.target, runs.product))
+    return pack_b(library, _by_words(w, group, runs), runs.product, panel)
 
 
 def _by_words(w: Array, group: int, runs: Runs) -> Array:

@@ -12,6 +12,7 @@ from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
+from sardonyx.compiler.native.quantization import float_convolution
 from sardonyx.compiler.native.quantization.byte_convolution import PRODUCT, convolved
 from sardonyx.compiler.native.quantization.byte_windows import OFFSET, signed_weights, unsigned_image
 from sardonyx.compiler.native.quantization.exact_convolution import convolve_exactly, factors_of, single, wrapped
@@ -89,6 +90,10 @@ class ByteConvolution(NativeKernel):
         finished: Callable[[Expr, list[Tensor]], Expr],
     ) -> list[Tensor]:
         """`finished` gives the result from the exact sums, adding operands to a list."""
+        if self._takes_floats(binder, call, w_zero):
+            w_point = None if w_zero is None else w_zero.array
+            parameters = {"group": self.group, "attributes": self.attributes}
+            return float_convolution.convolve_in_floats(binder, call, parameters, x_zero, w_point, bias, finished)
         weights = self._weights(call.w, w_zero)
         offset = OFFSET if call.x.dtype == np.int8 else 0
         operands: list[Tensor] = []
@@ -111,6 +116,13 @@ class ByteConvolution(NativeKernel):
             total = total - Input(_I32, len(operands) - 1) * Input(_I32, len(operands))
         result = finished(total, operands)
         return convolved(binder, call, padding, result, operands, _wrapped(init))
+
+    @staticmethod
+    def _takes_floats(binder: Binder, call: ConvolutionCall, w_zero: Tensor | None) -> bool:
+        if not binder.settings.bytes_in_floats or call.group == 1 or call.w.array is None or not call.w.size:
+            return False
+        point = None if w_zero is None else w_zero.array
+        return float_convolution.takes(binder.target, call, float_convolution.differences(call.w.array, point))
 
     def _window_sums(self, binder: Binder, call: ConvolutionCall, padding: Tensor) -> Tensor:
         """The sums of the windows of x as unsigned bytes, [batch, *places, 1], or one for each filter of groups."""

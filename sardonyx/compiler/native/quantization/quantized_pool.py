@@ -1,4 +1,4 @@
-"""QLinearAveragePool: the real numbers of the input, pooled in float32, and the integers of the result."""
+"""QLinearAveragePool: the input without its zero point, pooled in float32, and the integers of the result."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sardonyx.ops.framework.facts import Fact
 class QuantizedPoolKernel(NativeKernel):
     """Inputs: X, its scale and zero point, scale and zero point of the result; parameters are single numbers.
 
-    Parameters: `real`, a `Pointwise` over X and those of its parameters that are there; `pool`, the parameters of the
-    template "pool", whose further inputs are those of the result.
+    Parameters: `whole`, a `Pointwise` over X and its zero point, if that is there; `pool`, the parameters of the
+    template "pool", whose further inputs are the scale of X and those of the result.
     """
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         super().__init__(parameters)
-        self._real: Pointwise = parameters["real"]
+        self._whole: Pointwise = parameters["whole"]
         self._pool = PoolKernel(parameters["pool"])
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
@@ -32,8 +32,7 @@ class QuantizedPoolKernel(NativeKernel):
     def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         x = inputs[0]
         assert x is not None
-        before, after = (
-            [tensor.reshaped(()) for tensor in part if tensor is not None] for part in (inputs[1:3], inputs[3:])
-        )
-        (real,) = PointwiseKernel(self._real.outputs, self._real.inputs).bind(binder, [x, *before])
-        return self._pool.bind(binder, [real, *after])
+        scale, zero, *after = (None if tensor is None else tensor.reshaped(()) for tensor in inputs[1:])
+        read = [x] if zero is None else [x, zero]
+        (whole,) = PointwiseKernel(self._whole.outputs, self._whole.inputs).bind(binder, read)
+        return self._pool.bind(binder, [whole, scale, *after])

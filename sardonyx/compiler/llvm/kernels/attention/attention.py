@@ -58,6 +58,8 @@ def emit_attention(target: Target, spec: AttentionSpec) -> str:
         kernel.chunk(rest // key_heads, rest % key_heads, chunk % groups)
     if spec.tiles:
         release(k)
+    if spec.appends:
+        k.settle_streams()
     return k.finish()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from sardonyx.compiler.llvm.builder import Value, minimum
 from sardonyx.compiler.llvm.kernels.attention.attention_frame import Block, Frame, RowTable
@@ -33,35 +33,65 @@ class FewRows:
         """The products of the rows of queries and the keys [low, high); keys beyond the block repeat its last one."""
         k, frame, lanes = self.k, self.frame, self.frame.lanes
         pieces = list(frame.written_out(frame.spec.head_size))
-        wide = frame.compute.vector(lanes)
         kept = {}
         if self.rows * len(pieces) <= k.target.registers // 4:
             for row in range(self.rows):
                 for at, _ in pieces:
                     kept[row, at] = frame.queries.load(row * frame.query_stride + at, lanes)
-        with k.loop(low, high, self.keys) as first:
-            sums = [[k.constant(wide, 0.0)] * self.keys for _ in range(self.rows)]
-            for number in range(self.keys):
-                place = minimum(k, first + number, here.count - 1) if number else first
-                key = self._row(here, 0, place)
-                for at, mask in pieces:
-                    vector = key(at, mask)
-                    for row in range(self.rows):
-                        query = kept.get((row, at))
-                        if query is None:
-                            query = frame.queries.load(row * frame.query_stride + at, lanes)
-                        sums[row][number] = k.fma(query, vector, sums[row][number])
-            total = self._lane_sums([vector for row in sums for vector in row])
-            for row in range(self.rows):
-                part = total
-                if self.rows > 1:
-                    begin = row * self.keys
-                    part = (
-                        total.lane(begin) if self.keys == 1 else k.shuffle(total, None, range(begin, begin + self.keys))
-                    )
-                frame.score_row(row).store(part, first)
+        for streams in self._written(here, 0):
+            with k.loop(low, high, self.keys) as first:
+                self._scores_of_group(here, first, pieces, kept, streams)
 
-    def _row(self, here: Block, which: int, place: Value) -> Callable[[int, Value | None], Value]:
+    def _scores_of_group(
+        self,
+        here: Block,
+        first: Value,
+        pieces: list[tuple[int, Value | None]],
+        kept: dict[tuple[int, int], Value],
+        streams: bool,
+    ) -> None:
+        """The scores of the keys of one group; the vectors of queries that are not `kept` are read anew."""
+        k, frame, lanes = self.k, self.frame, self.frame.lanes
+        sums = [[k.constant(frame.compute.vector(lanes), 0.0)] * self.keys for _ in range(self.rows)]
+        for number in range(self.keys):
+            place = minimum(k, first + number, here.count - 1) if number else first
+            key = self._row(here, 0, place, streams)
+            for at, mask in pieces:
+                vector = key(at, mask)
+                for row in range(self.rows):
+                    query = kept.get((row, at))
+                    if query is None:
+                        query = frame.queries.load(row * frame.query_stride + at, lanes)
+                    sums[row][number] = k.fma(query, vector, sums[row][number])
+        total = self._lane_sums([vector for row in sums for vector in row])
+        for row in range(self.rows):
+            part = total
+            if self.rows > 1:
+                begin = row * self.keys
+                part = total.lane(begin) if self.keys == 1 else k.shuffle(total, None, range(begin, begin + self.keys))
+            frame.score_row(row).store(part, first)
+
+    def _written(self, here: Block, which: int) -> Iterator[bool]:
+        """The code for keys (0) or values (1) that are written past the processor's caches, and for others.
+
+        Large ones are: in the processor's caches they would be gone before the next token reads them, and each line
+        would be read from memory only to be overwritten.
+        """
+        k, given, frame = self.k, self.given, self.frame
+        if not here.sources:
+            yield False
+            return
+        nbytes, sizes = frame.storage.nbytes, (frame.spec.head_size, frame.spec.value_size)
+        far = given["keys"] * given["key_heads"] * (sum(sizes) * nbytes) > given["near"]
+        start = (here.keys, here.values)[which].address
+        places = k.emit(I64, f"ptrtoint ptr {start.name} to i64") | (given[("key_row", "value_row")[which]] * nbytes)
+        streams = far & (places & (frame.lanes * nbytes - 1)).equals(0)
+        with k.when(streams):
+            yield True
+        with k.otherwise(streams):
+            yield False
+
+    def _row(self, here: Block, which: int, place: Value, streams: bool) -> Callable[[int, Value | None], Value]:
         """How the vectors of a row of keys (0) or values (1) are read; they are written to the cache on the way."""
         k, frame = self.k, self.frame
         step = self.given[("key_row", "value_row")[which]]
@@ -77,7 +107,9 @@ class FewRows:
         def vector(at: int, mask: Value | None) -> Value:
             later.prefetch(at)
             values = read.load(at, frame.lanes, mask)
-            if here.sources:
+            if here.sources and streams and mask is None:
+                lies.stream(values, at)
+            elif here.sources:
                 lies.store(values, at, mask)
             return widened(values, frame.compute)
 
@@ -130,8 +162,8 @@ class FewRows:
             for at, _ in pieces
         }
 
-        def add(place: Value, turn: int) -> None:
-            values = self._row(here, 1, place)
+        def add(place: Value, turn: int, streams: bool) -> None:
+            values = self._row(here, 1, place, streams)
             loaded = [values(at, mask) for at, mask in pieces]
             for row in range(self.rows):
                 weight = k.splat(frame.score_row(row).load(place), lanes)
@@ -140,12 +172,13 @@ class FewRows:
                     variable.set(k.fma(weight, vector, variable.get()))
 
         whole = low + ((high - low) & -ahead)
-        with k.loop(low, whole, ahead) as place:
-            for turn in range(ahead):
-                add(place + turn, turn)
-        if ahead > 1:
-            with k.loop(whole, high) as place:
-                add(place, 0)
+        for streams in self._written(here, 1):
+            with k.loop(low, whole, ahead) as place:
+                for turn in range(ahead):
+                    add(place + turn, turn, streams)
+            if ahead > 1:
+                with k.loop(whole, high) as place:
+                    add(place, 0, streams)
         for row in range(self.rows):
             accumulator = table.accumulator(k.constant(I64, row))
             for at, _ in pieces:

@@ -32,9 +32,11 @@ ARGUMENTS = (
     *("keep", "room", "state_at", "accumulators_at", "keys_at", "values_at", "columns_at"),
 )
 
-# Where keys and values come from that are appended to a cache on the way; the rows of the past are contiguous.
+# Where keys and values come from that are appended to a cache on the way; the rows of the past are contiguous. Of
+# caches that have more than `near` bytes, nothing would be left in the processor's own when it is read again.
 APPEND_ARGUMENTS = (
     "past_rows",
+    "near",
     *("past_key", "past_key_batch", "past_key_head", "new_key", "new_key_batch", "new_key_row", "new_key_head"),
     *("past_value", "past_value_batch", "past_value_head"),
     *("new_value", "new_value_batch", "new_value_row", "new_value_head"),

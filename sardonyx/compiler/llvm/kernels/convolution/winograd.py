@@ -25,9 +25,10 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
+from sardonyx.compiler.llvm.kernels.convolution.tile_results import Sums, place_of, products_of_tile
 from sardonyx.compiler.llvm.kernels.convolution.winograd_ahead import Requests
-from sardonyx.compiler.llvm.kernels.convolution.winograd_input import Pixels, place_of
-from sardonyx.compiler.llvm.kernels.convolution.winograd_output import OutputWriter, Sums, products_of_tile
+from sardonyx.compiler.llvm.kernels.convolution.winograd_input import Pixels
+from sardonyx.compiler.llvm.kernels.convolution.winograd_output import OutputWriter
 from sardonyx.compiler.llvm.kernels.convolution.winograd_parts import TilesOfParts
 from sardonyx.compiler.llvm.kernels.convolution.winograd_taps import TapProducts
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES
@@ -120,7 +121,7 @@ class _Winograd:
         k = self.k = Function(KERNEL, target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
         k.flushes = spec.flushes
         self.panel = target.lanes(F32) * spec.vectors
-        self.tile_products = products_of_tile(self.scheme, self.panel)
+        self.tile_products = products_of_tile(self.scheme.points, self.panel)
         self.in_tiles = PRODUCTS[spec.stored].in_tiles
         words = k.pointer("arguments", I64)
         self.given = given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
@@ -187,7 +188,7 @@ class _Winograd:
         with k.when(self.mark.load(0).differs(stamp) | self.mark.load(1).differs(block)):
             self.pixels.clear_zeros()
             with k.loop(0, tiles) as tile:
-                self.pixels.enter(place_of(self.scheme, given, first_tile + tile))
+                self.pixels.enter(place_of(self.scheme.outputs, given, first_tile + tile))
                 if self.in_tiles:
                     self.pixels.transform_to_parts(self.parts, tile)
                 else:

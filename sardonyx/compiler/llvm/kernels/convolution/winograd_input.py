@@ -5,29 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from sardonyx.compiler.llvm.builder import Carried, Function, Pointer, Value
+from sardonyx.compiler.llvm.kernels.convolution.tile_results import TilePlace, place_of
 from sardonyx.compiler.llvm.kernels.convolution.winograd_ahead import Squares
 from sardonyx.compiler.llvm.kernels.convolution.winograd_parts import CHANNELS, TilesOfParts
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import Scheme
 from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.types import F32, I64, Type
-from sardonyx.light_dataclass import dataclass
-
-
-@dataclass(frozen=True)
-class TilePlace:
-    """A tile: its image, its number within the line of tiles, and its first line and column of the output."""
-
-    image: Value
-    across: Value
-    y: Value
-    x: Value
-
-
-def place_of(scheme: Scheme, given: Mapping[str, Value], number: Value) -> TilePlace:
-    """The tile of this number; tiles count those of a line fastest, then lines, then images."""
-    image, rest = number // given["tiles"], number % given["tiles"]
-    line, across = rest // given["tiles_across"], rest % given["tiles_across"]
-    return TilePlace(image, across, line * scheme.outputs, across * scheme.outputs)
 
 
 class Pixels:
@@ -74,7 +57,7 @@ class Pixels:
         given, scheme = self.given, self.scheme
 
         def corner(number: Value) -> Pointer:
-            tile = place_of(scheme, given, number)
+            tile = place_of(scheme.outputs, given, number)
             return self._corner(tile, *self._first(tile))
 
         nbytes = given["channels"] * self.stored.nbytes

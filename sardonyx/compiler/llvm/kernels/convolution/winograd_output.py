@@ -1,54 +1,21 @@
 """From products at the points to the results of a convolution by Winograd's algorithm.
 
-The outputs of a few tiles of a line are gathered in scratch, in the nearest cache, pixels of neighbouring tiles one
-after the other, so that the epilogue runs along lines of the image. The transforms would carry a number that is not
-finite to other pixels, and turn infinity into NaN: tiles in whose outputs such a number turns up are computed again,
-directly.
+The transforms would carry a number that is not finite to other pixels, and turn infinity into NaN: tiles in whose
+outputs such a number turns up are computed again, directly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 
-from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value
+from sardonyx.compiler.llvm.kernels.convolution.tile_results import Sums, TileResults, place_of
 from sardonyx.compiler.llvm.kernels.convolution.winograd_ahead import Squares
-from sardonyx.compiler.llvm.kernels.convolution.winograd_input import Pixels, TilePlace, place_of
+from sardonyx.compiler.llvm.kernels.convolution.winograd_input import Pixels
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import TAPS, Scheme
-from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, Place, TileEpilogue
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.types import F32, I64, Type
-from sardonyx.light_dataclass import dataclass
-
-# Elements of a cache line.
-_LINE = 64 // F32.nbytes
-
-
-def products_of_tile(scheme: Scheme, panel: int) -> int:
-    """Elements from the products of a tile with a panel of filters to those of the next tile.
-
-    The micro-kernel writes those of several tiles at one point, so they lie an odd number of cache lines apart, which
-    spreads them over all sets of a cache; the outputs are made from those of one tile at all points, which lie
-    together.
-    """
-    lines = -(-scheme.points * panel // _LINE)
-    return (lines + (lines % 2 == 0)) * _LINE
-
-
-@dataclass(frozen=True)
-class Sums:
-    """Some tiles of one panel of filters, `panel` columns: the products [tiles][points][panel] at `products`, those of
-    two tiles `tile_products` elements apart, and room for the outputs of a run of tiles, [lines of a tile][tiles]
-    [columns of a tile][panel], at `outputs`."""
-
-    products: Pointer
-    tile_products: int
-    outputs: Pointer
-    outputs_apart: Value
-    panel: int
-    first_tile: Value
-    tiles: Value
-    first_filter: Value
 
 
 class OutputWriter:
@@ -58,32 +25,18 @@ class OutputWriter:
         self, k: Function, scheme: Scheme, given: Mapping[str, Value], epilogue: TileEpilogue, pixels: Pixels
     ) -> None:
         self.k, self.scheme, self.given, self.epilogue, self.pixels = k, scheme, given, epilogue, pixels
-        self.lanes = k.target.lanes(F32)
+        self.results = TileResults(k, scheme.outputs, given, epilogue, F32)
+        self.lanes = self.results.lanes
 
     def write(self, sums: Sums) -> None:
-        """The outputs of a block, and the epilogue of them, for runs of tiles of one line."""
-        k, given = self.k, self.given
-        done = k.variable(I64, 0)
-        with k.loop_while(lambda: done.get() < sums.tiles):
-            first = done.get()
-            tile = place_of(self.scheme, given, sums.first_tile + first)
-            tiles = minimum(k, minimum(k, sums.tiles - first, given["tiles_across"] - tile.across), given["run"])
-            products = sums.products.offset(first * sums.tile_products)
-            self._write_run(replace(sums, products=products, first_tile=sums.first_tile + first, tiles=tiles), tile)
-            done.set(first + tiles)
+        """The outputs of a block, and the epilogue of them."""
 
-    def _write_run(self, run: Sums, tile: TilePlace) -> None:
-        """The same for a run, which begins with `tile`."""
-        k = self.k
-        strange = self._outputs(run)
-        with k.when(strange):
-            self._again(run)
-        left = self.given["filters"] - run.first_filter
-        whole = left >= run.panel
-        with k.when(whole):
-            self._finish(run, tile, k.constant(I64, 0), [None] * (run.panel // self.lanes))
-        with k.otherwise(whole), k.loop(0, left, self.lanes) as column:
-            self._finish(run, tile, column, [k.lanes_below(left - column, self.lanes)])
+        def make(run: Sums) -> None:
+            strange = self._outputs(run)
+            with self.k.when(strange):
+                self._again(run)
+
+        self.results.write(sums, make)
 
     def squares(self, first_filter: Value, panel: int) -> Iterator[Squares]:
         """What is asked for ahead of time: the places of tiles in the outputs, and in operands as large."""
@@ -94,7 +47,7 @@ class OutputWriter:
             step, outputs = given[f"{name}_stride"], self.scheme.outputs
 
             def corner(number: Value, name: str = name, step: Value = step, scalar: Type = scalar) -> Pointer:
-                tile = place_of(self.scheme, given, number)
+                tile = place_of(self.scheme.outputs, given, number)
                 start = k.pointer(given[name], scalar).offset(tile.image * given[f"{name}_batch0"])
                 return start.offset((tile.y * given["out_width"] + tile.x) * step).offset(first_filter)
 
@@ -109,7 +62,7 @@ class OutputWriter:
         with k.loop(0, sums.tiles) as tile, k.loop(0, sums.panel, self.lanes) as column:
             start = sums.products.offset(tile * sums.tile_products + column)
             total: Value | None = None
-            line = self._output(sums, tile, column)
+            line = self.results.place(sums, tile, column)
             for row in self.scheme.of_outputs(k, self._products(start, sums.panel)):
                 for x, value in enumerate(row):
                     line.store(value, x * sums.panel)
@@ -125,10 +78,6 @@ class OutputWriter:
         for point in range(self.scheme.points):
             yield start.load(point * panel, self.lanes)
 
-    def _output(self, sums: Sums, tile: Value, column: Value) -> Pointer:
-        """Where the first output of a tile lies."""
-        return sums.outputs.offset(tile * (self.scheme.outputs * sums.panel) + column)
-
     def _again(self, sums: Sums) -> None:
         """The outputs as sums of products with the filters themselves, read where they lie: [filters, channels, 3, 3].
 
@@ -140,7 +89,7 @@ class OutputWriter:
         weights = k.pointer(self.given["weights"], self.pixels.stored)
         totals = [k.variable(F32.vector(self.lanes)) for _ in range(outputs)]
         with k.loop(0, sums.tiles) as tile:
-            self.pixels.enter(place_of(self.scheme, self.given, sums.first_tile + tile))
+            self.pixels.enter(place_of(self.scheme.outputs, self.given, sums.first_tile + tile))
             with k.loop(0, sums.panel, self.lanes) as column, k.loop(0, outputs) as y:
                 first = sums.first_filter + column
                 mask = k.lanes_below(self.given["filters"] - first, self.lanes)
@@ -155,29 +104,6 @@ class OutputWriter:
                         for pixel, total in zip(pixels, totals, strict=True):
                             value = k.splat(widened(pixel.load(channel), F32), self.lanes)
                             total.set(k.fma(taps, value, total.get()))
-                line = self._output(sums, tile, column).offset(sums.outputs_apart * y)
+                line = self.results.place(sums, tile, column).offset(sums.outputs_apart * y)
                 for x, total in enumerate(totals):
                     line.store(total.get(), x * sums.panel)
-
-    def _finish(self, run: Sums, tile: TilePlace, column: Value, masks: Sequence[Value | None]) -> None:
-        """The epilogue of some vectors of the panel, line by line."""
-        k, given, outputs = self.k, self.given, self.scheme.outputs
-        lines = minimum(k, given["out_height"] - tile.y, outputs)
-        columns = minimum(k, given["out_width"] - tile.x, run.tiles * outputs)
-        source, writer = run.outputs.offset(column), self._writer(tile, run.first_filter + column, masks)
-        with k.loop(0, lines) as line:
-            place = (tile.y + line) * given["out_width"] + tile.x
-            writer.over_rows(source.offset(line * run.outputs_apart), k.constant(I64, run.panel), place, columns)
-
-    def _writer(self, tile: TilePlace, column: Value, masks: Sequence[Value | None]) -> EpilogueWriter:
-        k, given, epilogue = self.k, self.given, self.epilogue
-
-        def place(name: str, scalar: Type) -> Place:
-            start = k.pointer(given[name], scalar).offset(tile.image * given[f"{name}_batch0"])
-            return Place(start, given[f"{name}_stride"])
-
-        operands = [place(f"operand{index}", operand.type) for index, operand in enumerate(epilogue.operands)]
-        outputs = [
-            place(f"output{index}", epilogue.output_type(index, F32)) for index in range(max(1, len(epilogue.outputs)))
-        ]
-        return EpilogueWriter(k, epilogue, operands, outputs, column, masks)

@@ -14,8 +14,9 @@ from typing import Any, Literal
 import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.expression import STRANDS, emit_expression
-from sardonyx.compiler.llvm.types import Type, type_of
+from sardonyx.compiler.llvm.expression import STRANDS, emit_expression, emit_parts, emit_working, fits, working_type
+from sardonyx.compiler.llvm.lookup import BYTES_AT_ONCE, TABLE, bytes_lookup, has_word_lookup
+from sardonyx.compiler.llvm.types import U8, Type, type_of
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, walk
 from sardonyx.light_dataclass import dataclass
 
@@ -25,12 +26,13 @@ BATCH_DIMS = 3
 # Bytes of a cache line.
 _LINE = 64
 
-Addressing = Literal["full", "row", "column", "scalar"]
+Addressing = Literal["full", "row", "column", "scalar", "table"]
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A further operand of the epilogue: a whole matrix, a row or column repeated, or one number (per batch)."""
+    """A further operand of the epilogue: a whole matrix, a row or column repeated, one number (per batch), or a table
+    of 256 bytes, which `tabulated` reads."""
 
     addressing: Addressing
     dtype: np.dtype[Any]
@@ -38,7 +40,12 @@ class Operand:
     @property
     def type(self) -> Type:
         """The type of its elements in memory."""
-        return _stored(self.dtype)
+        return TABLE.scalar if self.addressing == "table" else _stored(self.dtype)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it is the same for all rows."""
+        return self.addressing in ("row", "scalar")
 
 
 @functools.cache
@@ -134,19 +141,65 @@ class Place:
 
 # Expressions of at most this many of these operations are evaluated while the tile is in registers: the code is
 # written out for every vector of it. Others take the loop over the rows, whose trip through the cache they outweigh.
-_CHEAP = frozenset({"add", "subtract", "multiply", "maximum", "minimum", "negative"})
-_FEW = 6
+# What is the same in all rows is made before them, and does not count; casts do not count as cheap but where sums of
+# integers become real, and real numbers narrow integers that hold them.
+_CHEAP = frozenset({"add", "subtract", "multiply", "maximum", "minimum", "negative", "rint"})
+_FEW = 8
 
 
 def fits_registers(epilogue: TileEpilogue) -> bool:
     """Whether the epilogue is worth writing out for a whole tile in registers."""
-    return _is_cheap(epilogue.outputs)
+    return _is_cheap(epilogue)
 
 
 @functools.lru_cache(maxsize=1024)
-def _is_cheap(outputs: tuple[Expr, ...]) -> bool:
-    operations = [expr for expr in walk(outputs) if isinstance(expr, Apply)]
-    return len(operations) <= _FEW and all(expr.primitive in _CHEAP for expr in operations)
+def _is_cheap(epilogue: TileEpilogue) -> bool:
+    fixed = {id(expr) for expr in _fixed_parts(epilogue)}
+    operations = [expr for expr in walk(epilogue.outputs, fixed) if isinstance(expr, Apply) and id(expr) not in fixed]
+    return len(operations) <= _FEW and all(expr.primitive in _CHEAP or _is_cheap_cast(expr) for expr in operations)
+
+
+def _is_cheap_cast(expr: Apply) -> bool:
+    if expr.primitive != "cast":
+        return False
+    (source,) = expr.args
+    return (source.dtype == np.int32 and expr.dtype == np.float32) or fits(source, expr.dtype)
+
+
+@functools.lru_cache(maxsize=1024)
+def _fixed_parts(epilogue: TileEpilogue) -> tuple[Apply, ...]:
+    """The largest parts of the outputs that are the same in every row: made of rows, numbers and constants alone."""
+    moves: dict[int, bool] = {}
+    found: dict[int, Apply] = {}
+    for expr in walk(epilogue.outputs):
+        if isinstance(expr, Apply):
+            moves[id(expr)] = any(moves[id(arg)] for arg in expr.args)
+            if moves[id(expr)]:
+                found.update((id(arg), arg) for arg in expr.args if isinstance(arg, Apply) and not moves[id(arg)])
+        else:
+            is_fixed = isinstance(expr, Input) and expr.index and epilogue.operands[expr.index - 1].is_fixed
+            moves[id(expr)] = isinstance(expr, Input) and not is_fixed
+    return tuple(found.values())
+
+
+@functools.lru_cache(maxsize=1024)
+def _tabulated(outputs: tuple[Expr, ...]) -> list[Apply]:
+    """What is found in tables, those that others need first."""
+    return [expr for expr in walk(outputs) if isinstance(expr, Apply) and expr.primitive == "tabulated"]
+
+
+def _joined(k: Function, parts: Sequence[Value], lanes: int) -> Value:
+    """Vectors of one size behind each other, up to so many lanes; what lacks is anything."""
+    found = list(parts)
+    while len(found) > 1 or found[0].type.lanes < lanes:
+        size = found[0].type.lanes
+        both = [*range(2 * size)]
+        pairs = [found[first : first + 2] for first in range(0, len(found), 2)]
+        found = [
+            k.shuffle(one[0], one[1], both) if len(one) > 1 else k.shuffle(one[0], None, [*range(size)] + [-1] * size)
+            for one in pairs
+        ]
+    return found[0]
 
 
 @dataclass(frozen=True)
@@ -156,6 +209,15 @@ class _Spot:
     lines: dict[int, Pointer]
     vector: int
     value: Value
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What is the same in every row: operands by number and vector, and for each vector the values of parts of the
+    outputs, by the id of the expression."""
+
+    operands: dict[tuple[int, int], Value]
+    parts: Sequence[Mapping[int, Value]]
 
 
 class EpilogueWriter:
@@ -207,7 +269,7 @@ class EpilogueWriter:
             self._finish(spots, fixed)
 
         with k.apart():
-            fixed = self._fixed(lanes)
+            fixed = self.fixed(lanes)
             whole = rows - rows % abreast
             with k.loop(0, whole, abreast) as turn:
                 visit(turn, abreast)
@@ -215,15 +277,19 @@ class EpilogueWriter:
                 with k.loop(whole, rows) as turn:
                     visit(turn, 1)
 
-    def over_registers(self, tile: Sequence[Sequence[Value]], row: Value) -> None:
-        """The same for a tile in registers, a sequence of vectors for each row."""
-        fixed = self._fixed(tile[0][0].type.lanes)
+    def over_registers(self, tile: Sequence[Sequence[Value]], row: Value, fixed: Fixed | None = None) -> None:
+        """The same for a tile in registers, a sequence of vectors for each row; `fixed`, if that is known already."""
+        fixed = self.fixed(tile[0][0].type.lanes) if fixed is None else fixed
         lines = self._lines(row)
+        spots = []
         for turn, vectors in enumerate(tile):
             if turn:
                 lines = {index: line.offset(self._place(index).stride) for index, line in lines.items()}
             for vector, value in enumerate(vectors):
-                self._finish([_Spot(lines, vector, value)], fixed)
+                spots.append(_Spot(lines, vector, value))
+        together = BYTES_AT_ONCE // tile[0][0].type.lanes if self._looked_up else 1
+        for first in range(0, len(spots), together):
+            self._finish(spots[first : first + together], fixed)
 
     def _place(self, index: int) -> Place:
         """The operands' matrices, then the outputs'."""
@@ -241,38 +307,73 @@ class EpilogueWriter:
                 lines[index] = line if kind == "column" else line.offset(self.column)
         return lines
 
-    def _fixed(self, lanes: int) -> dict[tuple[int, int], Value]:
-        """What is the same in every row, by operand and vector."""
+    def fixed(self, lanes: int) -> Fixed:
+        """What is the same in every row."""
         k = self.k
-        found = {}
+        found: dict[tuple[int, int], Value] = {}
         for index, (operand, place) in enumerate(self.operands):
             for vector, mask in enumerate(self.masks):
                 if operand.addressing == "scalar":
                     found[index, vector] = k.splat(place.start.load(), lanes)
+                elif operand.addressing == "table" and not self._looked_up:
+                    found[index, vector] = place.start.load(0, TABLE.lanes)
                 elif operand.addressing == "row":
                     found[index, vector] = place.start.offset(self.column).load(vector * lanes, lanes, mask)
-        return found
+        parts = []
+        for vector in range(len(self.masks)):
+            inputs = {index + 1: value for (index, of), value in found.items() if of == vector}
+            parts.append(emit_parts(k, _fixed_parts(self.epilogue), inputs))
+        return Fixed(found, parts)
 
-    def _finish(self, spots: Sequence[_Spot], fixed: dict[tuple[int, int], Value]) -> None:
+    def _finish(self, spots: Sequence[_Spot], fixed: Fixed) -> None:
         """Evaluate and store what belongs to some vectors, abreast."""
         k, outputs, count = self.k, self.epilogue.outputs, len(self.operands)
         inputs = [[spot.value, *self._operands(spot, fixed)] for spot in spots]
-        found = k.abreast([partial(emit_expression, k, outputs, one) for one in inputs]) if outputs else inputs
+        known = self._look_up(inputs, [fixed.parts[spot.vector] for spot in spots])
+        found = inputs
+        if outputs:
+            both = zip(inputs, known, strict=True)
+            found = k.abreast([partial(emit_expression, k, outputs, one, parts) for one, parts in both])
         for spot, results in zip(spots, found, strict=True):
             lanes = spot.value.type.lanes
             for number, result in enumerate(results[: max(1, len(outputs))], count):
                 spot.lines[number].store(k.splat(result, lanes), spot.vector * lanes, self.masks[spot.vector])
 
-    def _operands(self, spot: _Spot, fixed: dict[tuple[int, int], Value]) -> list[Value]:
+    @property
+    def _looked_up(self) -> list[Apply]:
+        """What is found in tables for several vectors at once."""
+        return [] if has_word_lookup(self.k.target) else _tabulated(self.epilogue.outputs)
+
+    def _look_up(
+        self, inputs: Sequence[Sequence[Value]], parts: Sequence[Mapping[int, Value]]
+    ) -> Sequence[Mapping[int, Value]]:
+        """The `parts` that are known of some vectors, by the ids of their expressions, and the bytes that are found in
+        tables."""
+        k, known = self.k, [dict(one) for one in parts]
+        for expr in self._looked_up:
+            index, table = expr.args
+            assert isinstance(table, Input)
+            numbers = [emit_working(k, [index], one, found)[0] for one, found in zip(inputs, known, strict=True)]
+            lanes = numbers[0].type.lanes
+            wide = _joined(k, [one.bits_as(U8) for one in numbers], BYTES_AT_ONCE)
+            place = self.operands[table.index - 1][1].start.cast(U8)
+            bytes_ = bytes_lookup(k, place, wide).bits_as(working_type(expr.dtype))
+            for number, found in enumerate(known):
+                found[id(expr)] = k.shuffle(bytes_, None, range(number * lanes, (number + 1) * lanes))
+        return known
+
+    def _operands(self, spot: _Spot, fixed: Fixed) -> list[Value]:
         """The elements of the operands for one vector of a row."""
         lanes, found = spot.value.type.lanes, []
         for index, (operand, _) in enumerate(self.operands):
             if operand.addressing == "column":
                 found.append(self.k.splat(spot.lines[index].load(), lanes))
+            elif operand.addressing == "table" and self._looked_up:
+                found.append(self.k.undefined(TABLE))
             elif operand.addressing == "full":
                 found.append(spot.lines[index].load(spot.vector * lanes, lanes, self.masks[spot.vector]))
             else:
-                found.append(fixed[index, spot.vector])
+                found.append(fixed.operands[index, spot.vector])
         return found
 
 

@@ -21,7 +21,7 @@ class Product:
     "in tiles" are for AMX: "f32 tiles" keeps all bits of float32 in three `parts` of bfloat16, whose words come one
     unit after the other. Those by "pairs" are for machines without dot products of bytes, see `by_pairs`;
     so are "bounded" ones, for constant B: their words of B are `bounded_words`, each of which says which bytes of A it
-    meets, and whose products are added in 16 bits.
+    meets, and whose products are added in 16 bits. "s16" multiplies pairs of 16 bits.
     """
 
     name: str
@@ -120,6 +120,8 @@ class Product:
         if self.name == "bf16":
             left, right = wide.bits_as(BRAIN), b.bits_as(BRAIN)
             return k.call(f"llvm.x86.avx512bf16.dpbf16ps.{bits}", accumulator.type, accumulator, left, right)
+        if self.packed_b == I16:
+            return multiply_pairs(k, wide, b, accumulator)
         return multiply_bytes(k, wide, b, accumulator)
 
 
@@ -130,6 +132,15 @@ def multiply_bytes(k: Function, unsigned: Value, signed: Value, accumulator: Val
         bits = accumulator.type.lanes * 32
         return k.call(f"llvm.x86.avx512.vpdpbusd.{bits}", accumulator.type, accumulator, left, right)
     return _bytes_by_pairs(k, unsigned, signed, accumulator)
+
+
+def multiply_pairs(k: Function, a: Value, b: Value, accumulator: Value) -> Value:
+    """accumulator + the two products of signed 16 bits in each lane of 32 bits, modulo 2^32."""
+    if k.target.has_vnni:
+        bits = accumulator.type.lanes * 32
+        left, right = a.bits_as(I16), b.bits_as(I16)
+        return k.call(f"llvm.x86.avx512.vpdpwssd.{bits}", accumulator.type, accumulator, left, right)
+    return accumulator + _sum_of_pairs(k, a.bits_as(I16), b.bits_as(I16), accumulator.type.lanes)
 
 
 def _bytes_by_pairs(k: Function, a: Value, b: Value, accumulator: Value) -> Value:
@@ -214,6 +225,7 @@ PRODUCTS: dict[str, Product] = {
         Product("s8s8", 4, I32, I32, I8, I8, U8, I8),
         Product("u8s8 pairs", 4, I32, I32, U8, I8, I16, I8, left_words=2),
         Product("s8s8 pairs", 4, I32, I32, I8, I8, I16, I8, left_words=2),
+        Product("s16", 2, I32, I32, I16, I16, I16, I16),
         Product("u8s8 bounded", 4, I32, I32, U8, I8, U8, I8, is_bounded=True),
         Product("s8s8 bounded", 4, I32, I32, I8, I8, U8, I8, is_bounded=True),
     )

@@ -173,7 +173,7 @@ class _Form:
                 self.row_values[id(expr)] = self.length.to(working_type(expr.dtype))
             elif isinstance(expr, Input) and self.spec.fixed[expr.index]:
                 loaded = self.row_input(self.inputs[expr.index], self.starts[expr.index], count)
-                self.row_values[id(expr)] = emit_node(self.k, expr, {expr.index: loaded}, {})  # type: ignore[arg-type]
+                self.row_values[id(expr)] = emit_node(self.k, expr, {expr.index: loaded}, {})
 
     def row_input(self, operand: Operand, start: Value, count: Value | None) -> Value:
         raise NotImplementedError
