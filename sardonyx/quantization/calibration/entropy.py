@@ -27,8 +27,9 @@ def entropy_range(histogram: Histogram, levels: int) -> tuple[float, float]:
     smallest and the largest value.
 
     A candidate that clips more than stray values has no more noise than the range of all values: the divergence knows
-    how many values are clipped alike, not how far. Without that bound, a few distinct values (pixels of 16 greys) lose nothing in a range that ends below
-    nearly all of them, and the few large states on which a transformer depends are clipped.
+    how many values are clipped alike, not how far. Without that bound, a few distinct values (pixels of 16 greys) lose
+    nothing in a range that ends below nearly all of them, and the few large states on which a transformer depends are
+    clipped.
     """
     if not histogram.total:
         return 0.0, 0.0
