@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 
 _CANDIDATES = 128
 # The share of values that are strays: clipping them is what the method is for.
-_STRAY = 1e-4
+_STRAY = 2e-5
 # The share of a quantised distribution that is spread evenly, so that a value which it lacks has a finite price.
 _SPREAD = 1e-4
 
