@@ -45,7 +45,7 @@ def entropy_range(histogram: Histogram, levels: int) -> tuple[float, float]:
         limit = bound * histogram.width
         low, high = max(histogram.low, -limit), min(histogram.high, limit)
         lost = counts.sum() - counts[start:end].sum()
-        if end <= start or (lost > _STRAY * counts.sum() and noise(histogram, low, high, levels) > allowed):
+        if end <= start or (lost > _STRAY * histogram.total and noise(histogram, low, high, levels) > allowed):
             continue
         found = divergence(counts, start, end, levels)
         if found < best:

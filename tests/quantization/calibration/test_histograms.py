@@ -173,7 +173,7 @@ def test_entropy_takes_the_candidate_with_the_least_divergence_of_those_without_
     for place in range(1, 129):
         bound = -(-farthest * place // 128)
         start, end = max(0, -bound - first), min(counts.size, bound - first)
-        strays = counts.sum() - counts[start:end].sum() <= 2e-5 * counts.sum()
+        strays = counts.sum() - counts[start:end].sum() <= 2e-5 * histogram.total
         if end - start >= 32 and (strays or noise(bound * histogram.width) <= widest + 1e-12):
             losses[bound] = slow_divergence(counts, start, end, 32)
     best = max(bound for bound, loss in losses.items() if loss <= min(losses.values()) + 1e-12)
