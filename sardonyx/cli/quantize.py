@@ -58,6 +58,10 @@ def quantize(
             help="Samples: a folder of .npz files, or a Python file whose samples() gives dictionaries of arrays.",
         ),
     ] = None,
+    test_data: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Samples, as --data, on which errors are measured; --data if left out."),
+    ] = None,
     samples: Annotated[int, typer.Option(min=1, metavar="N", help="The most samples that are taken.")] = 100,
     preset_name: Annotated[
         str | None, typer.Option("--preset", metavar="NAME", help=f"Types for a processor: {', '.join(PRESETS)}.")
@@ -114,9 +118,10 @@ def quantize(
     recipe = _recipe(static, preset_name, per_tensor, calibration, operators, exclude)
     options = session_options(threads, "all", entries or [])
     feeds = _samples(model, data, samples, dims or [], seed, static)
+    tested = feeds if test_data is None else _samples(model, test_data, samples, dims or [], seed, static)
     metric = None if target_metric is None else _function(target_metric, "metric")
     with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
-        evaluator = Evaluator(model, feeds, feeds, Path(folder), options, metric, state, note)
+        evaluator = Evaluator(model, tested, feeds, Path(folder), options, metric, state, note)
         result = _searched(evaluator, recipe, target_error, at_least)
         summary = _written(evaluator, result, target, options)
     if as_json:

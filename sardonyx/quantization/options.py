@@ -36,6 +36,7 @@ class Options:
     quantize_bias: bool = True
     use_qdq_contrib_ops: bool = False
     minimum_real_range: float | None = None
+    minimum_signal_to_noise: float = 20.0  # in decibels, of activations; 0 turns the rule off
     tensor_quant_overrides: Mapping[str, Any] = field(default_factory=dict)
     default_tensor_type: int | None = None
     block_size: int = 0
@@ -111,6 +112,12 @@ def _positive(value: Any) -> float:
     raise ValueError
 
 
+def _not_negative(value: Any) -> float:
+    if _number(value) >= 0:
+        return float(value)
+    raise ValueError
+
+
 def _fraction(value: Any) -> float:
     if 0 <= _number(value) <= 1:
         return float(value)
@@ -179,6 +186,7 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "QuantizeBias": ("quantize_bias", _flag, _BOOL),
     "UseQDQContribOps": ("use_qdq_contrib_ops", _flag, _BOOL),
     "MinimumRealRange": ("minimum_real_range", _positive, "a positive number or None"),
+    "MinimumSignalToNoise": ("minimum_signal_to_noise", _not_negative, "a number of decibels, 0 or more"),
     "TensorQuantOverrides": ("tensor_quant_overrides", _mapping, "a dict from names of tensors to lists of dicts"),
     "DefaultTensorType": ("default_tensor_type", _integer(1), "a type of onnx.TensorProto"),
     "BlockSize": ("block_size", _integer(0), "a whole number that is not negative"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.graph.constants import nodes_of
 from sardonyx.quantization.job import Job
 from sardonyx.quantization.masks import masked
 from sardonyx.quantization.quant_utils import ir_type
@@ -22,6 +24,7 @@ from sardonyx.quantization.quantized_numbers import (
     type_range,
 )
 from sardonyx.quantization.refusal import InvalidQuantization
+from sardonyx.quantization.signal import signal_to_noise
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Ranges:
         self.left: set[str] = set()  # the values that stay float whatever is known of them
         if not job.options.ort_compatible:
             self._leave_masks()
+            self._leave_weak_signals()
         self._made: dict[tuple[str, ir.DataType | None, np.dtype[Any] | None, bool], Parameters] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -58,12 +62,43 @@ class Ranges:
     def _leave_masks(self) -> None:
         """Let masks of attention stay float, but for those whose parameters the caller gave."""
         names = sorted(name for name in masked(self.job.graph, self._known) if not self.job.overrides.get(name))
+        self._leave(names, "masks of attention, which 8 bits cannot beside scores")
+
+    def _leave_weak_signals(self) -> None:
+        """Let tensors stay float that would be little but noise, but for those whose parameters the caller gave.
+
+        Ranges tell how strong a signal is only where calibration says so. What a Relu or Clip alone reads is stored in
+        the range of its result, so its own does not matter.
+        """
+        least = self.job.options.minimum_signal_to_noise
+        if not least or self.job.activation_type not in _ROUNDED:
+            return
+        clamped = {
+            node.inputs[0].name
+            for node in nodes_of(self.job.graph)
+            if node.op_type in ("Relu", "Clip") and node.inputs[0] is not None and len(node.inputs[0].uses()) == 1
+        }
+        names = []
+        for name, known in self._known.items():
+            if name in clamped or self.job.overrides.get(name):
+                continue
+            try:
+                found = signal_to_noise(known, self._parameters(name, None, None, False))
+            except (InvalidQuantization, TypeError, ValueError, AttributeError):
+                continue  # a range that whoever reads it refuses
+            if found is not None and found < least:
+                names.append(name)
+        bits = self.job.activation_type.bitwidth
+        self._leave(names, f"a signal that {bits} bits keep less than {least:g} decibels above noise")
+
+    def _leave(self, names: Sequence[str], what: str) -> None:
         self.left.update(names)
         for name in names:
             del self._known[name]
         if names:
-            shown = f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
-            self.job.report.note(f"{shown} hold masks of attention, which 8 bits cannot beside scores: they stay float")
+            shown = f"{', '.join(names[:3])}{f' and {len(names) - 3} others' if len(names) > 3 else ''}"
+            verb = "holds" if len(names) == 1 else "hold"
+            self.job.report.note(f"{shown} {verb} {what}: {'it stays' if len(names) == 1 else 'they stay'} float")
 
     def bound(self, name: str, low: float, high: float) -> None:
         """Give a value a range that its operator has."""
@@ -145,3 +180,5 @@ class Ranges:
 
 
 _ENDS = ("rmin", "rmax")
+# Types whose steps are to hold a signal; whoever asks for fewer bits knows that they cannot.
+_ROUNDED = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})

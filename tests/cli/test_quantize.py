@@ -48,6 +48,20 @@ def test_a_dynamic_model_is_written_and_told_of(command: Command, model: Path, t
     assert page.count('class="bar"') == 4 + chain.LAYERS
 
 
+def test_errors_are_measured_on_the_test_data(command: Command, model: Path, folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for number, feeds in enumerate(chain.feeds()):
+        np.savez(other / f"{number}.npz", **{name: 3 * array for name, array in feeds.items()})
+    target, found = tmp_path / "out.onnx", []
+    for more in ([], ["--test-data", other]):
+        outcome = command("quantize", model, "--static", "--data", folder, *more, "-o", target, "--json")
+        found.append((json.loads(outcome.out)["outputs"][0]["relative"], target.read_bytes()))
+    (own, first), (others, second) = found
+    assert first == second  # ranges are those of --data alone
+    assert others > own  # which the larger numbers leave
+
+
 def test_a_static_model_as_json(command: Command, model: Path, folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.onnx"
     outcome = command("quantize", model, "--static", "--data", folder, "-o", target, "--json")

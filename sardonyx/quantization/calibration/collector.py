@@ -144,4 +144,8 @@ class HistogramCollector:
         low, high = choose()
         if self.symmetric and self.method == "entropy":
             low, high = -max(-low, high), max(-low, high)
-        return TensorData(lowest=dtype(low), highest=dtype(high), hist=shown.counts, bins=edges)
+        moments = {}
+        if histogram.total:
+            mean, deviation = mean_and_deviation(histogram.counts, histogram.edges, "same")
+            moments = {"avg": dtype(mean), "std": dtype(deviation)}
+        return TensorData(lowest=dtype(low), highest=dtype(high), hist=shown.counts, bins=edges, **moments)

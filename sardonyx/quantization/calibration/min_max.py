@@ -12,10 +12,12 @@ import numpy as np
 from sardonyx.quantization.calibration import tensors
 from sardonyx.quantization.calibration.base import Array, CalibraterBase
 from sardonyx.quantization.calibration.method import CalibrationMethod
+from sardonyx.quantization.calibration.moments import Moments, nodes_of
 from sardonyx.quantization.calibration.ranges import TensorData, TensorsData
 from sardonyx.quantization.calibration.tensors import Derived
 from sardonyx.quantization.refusal import InvalidQuantization
 
+_CLAMPS = frozenset({"Relu", "Clip"})
 _DTYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.float32), 10: np.dtype(np.float16)}
 
 
@@ -24,7 +26,10 @@ class MinMaxCalibrater(CalibraterBase):
 
     With `moving_average`, the extremes of the samples of one `collect_data` are averaged, and a later one moves the
     result by `averaging_constant` of the difference. `max_intermediate_outputs` bounded what onnxruntime's calibrator
-    held in memory; here two numbers of each tensor are held, whatever it says.
+    held in memory; here a few numbers of each tensor are held, whatever it says.
+
+    Means and standard deviations are those of all samples. The results of Relu and Clip have none: their range follows
+    from that of their input, and the exact zeros among them are no signal and get no noise.
     """
 
     def __init__(
@@ -57,6 +62,8 @@ class MinMaxCalibrater(CalibraterBase):
         self.calibrate_tensors_range: TensorsData | None = None
         self._measured: list[str] = []
         self._derived: dict[str, Derived] = {}
+        self._makers = {name: node.op_type for node in self.model.graph.node for name in node.output}
+        self._added_up: list[str] = []
         self.clear_collected_data()
 
     def augment_graph(self) -> None:
@@ -67,7 +74,15 @@ class MinMaxCalibrater(CalibraterBase):
         if self.moving_average:  # the average of what was clipped is not the average, clipped
             self._derived = {name: one for name, one in self._derived.items() if not one.clips}
         self._measured = [name for name in every if name not in self._derived]
-        self.write_augmented(*self.extremes(self._measured, self.per_channel))
+        nodes, outputs = self.extremes(self._measured, self.per_channel)
+        if not self.per_channel and not self.ort_compatible:
+            infos = tensors.infos_of(self.model.graph)
+            self._added_up = [name for name in self._measured if self._makers.get(name) not in _CLAMPS]
+            for name in self._added_up:
+                more, shown = nodes_of(name, infos[name])
+                nodes[name] += more
+                outputs += shown
+        self.write_augmented(nodes, outputs)
         self.clear_collected_data()
 
     def clear_collected_data(self) -> None:
@@ -79,6 +94,7 @@ class MinMaxCalibrater(CalibraterBase):
         self._pending: Array | None = None  # how many extremes are in the sums, which are no part of the result yet
         self._low_sum: Array | None = None
         self._high_sum: Array | None = None
+        self._moments = Moments(self._added_up)
 
     def collect_sample(self, outputs: Mapping[str, Array]) -> None:
         """Take the extremes of one sample into the statistics."""
@@ -100,6 +116,7 @@ class MinMaxCalibrater(CalibraterBase):
         else:
             self._low = low if self._low is None else np.minimum(self._low, low)
             self._high = high if self._high is None else np.maximum(self._high, high)
+        self._moments.add(outputs)
 
     def _tensor_at(self, place: int) -> str:
         assert self._sizes is not None
@@ -153,7 +170,9 @@ class MinMaxCalibrater(CalibraterBase):
         ranges: dict[str, tuple[Array, Array]] = {}
         for name, start, end in zip(self._measured, ends - self._sizes, ends, strict=True):
             ranges[name] = self._low[start:end], self._high[start:end]
+        moments = {name: self._moments.mean_and_deviation(name) for name in self._measured}
         for name, source in self._derived.items():
+            moments[name] = None if source.clips else moments[source.source]
             ranges[name] = tuple(np.clip(end, source.low, source.high) for end in ranges[source.source])  # type: ignore[assignment]
         found: dict[str, TensorData] = {}
         for name in sorted(ranges, key={name: n for n, name in enumerate(self._order())}.__getitem__):
@@ -164,7 +183,9 @@ class MinMaxCalibrater(CalibraterBase):
             if self.symmetric:
                 high = np.maximum(np.abs(low), np.abs(high))
                 low = -high
-            found[name] = TensorData(lowest=low.astype(dtype), highest=high.astype(dtype))
+            known = moments[name]
+            more = {} if known is None else {"avg": dtype.type(known[0]), "std": dtype.type(known[1])}
+            found[name] = TensorData(lowest=low.astype(dtype), highest=high.astype(dtype), **more)
         self.calibrate_tensors_range = TensorsData(CalibrationMethod.MinMax, found)
         return self.calibrate_tensors_range
 
@@ -189,11 +210,11 @@ class MinMaxCalibrater(CalibraterBase):
         return TensorsData(CalibrationMethod.MinMax, merged)
 
     def state_options(self) -> tuple[object, ...]:
-        """The options on which the statistics depend."""
-        return *super().state_options(), self.moving_average, self.averaging_constant
+        """The options on which the statistics depend, and what there is of them."""
+        return *super().state_options(), self.moving_average, self.averaging_constant, "moments"
 
     def state_arrays(self) -> dict[str, Array]:
-        """The extremes, the sums and their number."""
+        """The extremes, the sums and their number, and the moments."""
         held = {
             "sizes": self._sizes,
             "low": self._low,
@@ -201,6 +222,7 @@ class MinMaxCalibrater(CalibraterBase):
             "pending": self._pending,
             "low_sum": self._low_sum,
             "high_sum": self._high_sum,
+            "moments": self._moments.sums,
         }
         return {name: one for name, one in held.items() if one is not None}
 
@@ -208,4 +230,5 @@ class MinMaxCalibrater(CalibraterBase):
         """Take over what `state_arrays` gave."""
         self._sizes, self._low, self._high = arrays.get("sizes"), arrays.get("low"), arrays.get("high")
         self._low_sum, self._high_sum = arrays.get("low_sum"), arrays.get("high_sum")
+        self._moments.sums = arrays["moments"]
         self._pending = arrays.get("pending")

@@ -20,6 +20,8 @@ from sardonyx.quantization.search.recipe import Recipe
 
 # What is tried where the first calibration misses the target.
 _CALIBRATIONS = ("Percentile", "Entropy")
+# What tells a transformer, beside its products.
+_NORMALISING = frozenset({"LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization", "ReduceMean"})
 # By how much the predicted error stays below the target, from the first guess to the last: noise is not independent.
 _MARGINS = (1.0, 0.8, 0.6, 0.4, 0.2)
 # Groups of a smaller share of the work are not divided: that would take an evaluation more to gain next to nothing.
@@ -84,6 +86,8 @@ class Search:
         if not base.per_channel:
             recipes.append(base.with_changes(per_channel=True))
         if base.is_static:
+            if base.operators is None and self._is_transformer(base):
+                recipes.append(recipes[-1].products_only)
             recipes += [
                 recipes[-1].with_changes(calibration=name) for name in _CALIBRATIONS if name != base.calibration
             ]
@@ -99,10 +103,17 @@ class Search:
                 break
         return tried
 
+    def _is_transformer(self, base: Recipe) -> bool:
+        """Whether the model is one of products between normalised states, and not of windows."""
+        found = {one.op_type for one in self._evaluator.report(base).nodes.values()}
+        return "MatMul" in found and "Conv" not in found and bool(found & _NORMALISING)
+
     def _rank(self, verdict: Verdict) -> tuple[float, float]:
         return (-(verdict.metric or 0.0) if self._target.metric is not None else 0.0, verdict.error)
 
     def _with_float(self, recipe: Recipe, verdict: Verdict) -> Result:
+        quantised = {one.name for one in self._evaluator.report(recipe).nodes.values() if one.is_quantized}
+        self._names = tuple(name for name in self._names if name in quantised)
         groups = self._halves(recipe, _Group(self._names, verdict.error**2))
         best = recipe, verdict
         for allowed in self._allowances(verdict):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, load, numpy_helper, save
 
 import sardonyx
 from sardonyx.quantization.refusal import InvalidQuantization
@@ -197,3 +198,54 @@ def test_work_is_that_of_the_sizes_that_are_fed(make: Make) -> None:
     evaluator = make()
     work = work_of(evaluator.model, evaluator.feeds[0], ["product_0", "product_5"])
     assert dict(work) == {"product_0": 2 * 16 * 32 * 32, "product_5": 2 * 16 * 32 * 32}
+
+
+def _transformer(path: Path, convolution: bool = False) -> Path:
+    """A product, a sum with the state before it, and a normalisation; or the same behind a Conv."""
+    weight = np.random.default_rng(2).normal(size=(16, 16)).astype(np.float32)
+    first = [helper.make_node("Conv", ["x", "k"], ["s"], name="conv")] if convolution else []
+    state = "s" if convolution else "x"
+    graph = helper.make_graph(
+        [
+            *first,
+            helper.make_node("MatMul", [state, "w"], ["p"], name="product"),
+            helper.make_node("Add", ["p", state], ["a"], name="sum"),
+            helper.make_node("LayerNormalization", ["a", "one"], ["y"], name="normal"),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 16])],
+        [
+            numpy_helper.from_array(weight, "w"),
+            numpy_helper.from_array(np.ones(16, np.float32), "one"),
+            numpy_helper.from_array(np.eye(4, dtype=np.float32)[..., None], "k"),
+        ],
+    )
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+@pytest.mark.parametrize("convolution", [False, True])
+def test_a_transformer_is_tried_with_its_products_alone(tmp_path: Path, convolution: bool) -> None:
+    model = _transformer(tmp_path / "model.onnx", convolution)
+    feeds = [{"x": np.random.default_rng(3).normal(size=(1, 4, 16)).astype(np.float32)}]
+    evaluator = Evaluator(model, feeds, feeds, tmp_path)
+    whole, products = preset(None, True), preset(None, True).products_only
+    target = (evaluator.error(whole) + evaluator.error(products)) / 2
+    assert evaluator.error(products) < evaluator.error(whole)
+    costs = {one.name: 1.0 for one in evaluator.report(whole).nodes.values() if one.is_quantized}
+    before = evaluator.count
+    found = Search(evaluator, Target(error=target), costs).run(whole)
+    assert (found.recipe == products) is not convolution
+    assert (evaluator.count == before) is not convolution  # both were known
+
+
+def test_a_recipe_of_products_stores_their_inputs_alone(tmp_path: Path) -> None:
+    model = _transformer(tmp_path / "model.onnx")
+    feeds = [{"x": np.random.default_rng(3).normal(size=(1, 4, 16)).astype(np.float32)}]
+    recipe = preset(None, True).products_only
+    recipe.apply(model, tmp_path / "products.onnx", Evaluator(model, feeds, feeds, tmp_path).ranges(recipe))
+    nodes = load(tmp_path / "products.onnx").graph.node
+    assert [node.input[0] for node in nodes if node.op_type == "QuantizeLinear"] == ["x"]
+    (total,) = (node for node in nodes if node.op_type == "Add")
+    assert "p" in total.input
