@@ -12,6 +12,7 @@ import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def smoothed(loaded: LoadedModel, reader: Any, options: Options, providers: Sequ
     factors = {value: _factors(job, nodes, largest, options.smooth_quant_alpha) for value, nodes in groups.items()}
     for value, nodes in groups.items():
         _smooth(job, value, nodes, factors[value], options.smooth_quant_folding)
-    return loaded
+    return replace(loaded, path=None)  # its file holds what it was before
 
 
 def _groups(job: Job) -> dict[ir.Value, list[ir.Node]]:

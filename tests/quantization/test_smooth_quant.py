@@ -7,6 +7,8 @@ import pytest
 import sardonyx
 from sardonyx.graph.load import load_model
 from sardonyx.graph.saving import to_message
+from sardonyx.quantization import QuantType, quantize_static
+from sardonyx.quantization.calibration.readers import IterableReader
 from sardonyx.quantization.options import Options
 from sardonyx.quantization.refusal import InvalidQuantization
 from sardonyx.quantization.smooth_quant import smooth_quant, smoothed
@@ -180,3 +182,31 @@ def test_data_that_do_not_fit(reader, message):
 def test_an_alpha_that_is_none():
     with pytest.raises(InvalidQuantization, match="SmoothQuantAlpha"):
         smooth_quant(block(), feeds(), 2)
+
+
+def test_static_quantization_calibrates_the_smoothed_model(tmp_path):
+    """From a file, whose activations are no longer those of the model that is quantised."""
+    source, plain, target = tmp_path / "float.onnx", tmp_path / "plain.onnx", tmp_path / "smooth.onnx"
+    model = block()
+    onnx.save(model, source)
+    samples = feeds()
+    options = {"MinimumSignalToNoise": 0.0}
+    products = ["MatMul", "Gemm"]
+    for path, more in ((plain, {}), (target, {"SmoothQuant": True})):
+        quantize_static(
+            source,
+            path,
+            IterableReader(samples),
+            op_types_to_quantize=products,
+            activation_type=QuantType.QUInt8,
+            extra_options=options | more,
+        )
+    exact = [run(model, one) for one in samples]
+    errors = [
+        max(
+            float(np.abs(ours - one).max())
+            for ours, one in zip([run(onnx.load(path), feed) for feed in samples], exact, strict=True)
+        )
+        for path in (plain, target)
+    ]
+    assert errors[1] < 0.9 * errors[0]
