@@ -41,7 +41,11 @@ TABLE = Table(
 # What the documentation recommends for transformers in static quantisation.
 _STATIC: Mapping[str, Any] = {
     "op_types_to_quantize": list(PRODUCTS),
-    "extra_options": {"OpTypesToExcludeOutputQuantization": list(PRODUCTS), "MatMulConstBOnly": True},
+    "extra_options": {
+        "OpTypesToExcludeOutputQuantization": list(PRODUCTS),
+        "MatMulConstBOnly": True,
+        "SmoothQuant": True,
+    },
 }
 
 
