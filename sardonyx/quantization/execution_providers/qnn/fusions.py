@@ -49,7 +49,7 @@ class FuseLpNormalization(AnchoredRule):
         if m.optional("least") is not None:
             constant = m.constant("least")
             least = None if constant is None or constant.size != 1 else float(constant.reshape(()))
-        if least is None or not 0 <= least <= _NO_NORM:
+        if least is None or not 0 < least <= _NO_NORM:
             return f"lengths are clipped at {least}, and LpNormalization clips none"
         if m.optional("most") is not None or m.attribute(clip, "max") is not None:
             return "lengths have an upper bound"

@@ -113,7 +113,8 @@ class MixedPrecisionTensorQuantOverridesFixer:
             given.append({})
         own = given[0]
         if "quant_type" not in own:
-            own |= _entry(request.made) if request.made is not None else {"quant_type": default}
+            # A scale that the caller gave is for the type that the tensor has without other overrides.
+            own |= {"quant_type": default} if request.made is None or "scale" in own else _entry(request.made)
         made = own["quant_type"]
         if request.made is not None and request.made.quant_type != made:
             raise InvalidQuantization(

@@ -111,6 +111,7 @@ def test_fusions(model: onnx.ModelProto, asked: dict[str, Any], found: list[str]
         (norm(), {}),
         (norm(16), {"fuse_layernorm": True}),
         (length(least=1e-6), {}),
+        (length(least=0.0), {}),
         (length(axis=1), {}),
         (blocks(2, 3, 8, 4, short=True, order="0,1,3,5,2,4"), {}),
         (IMAGE, {"exclude_initializer_from_input": True}),

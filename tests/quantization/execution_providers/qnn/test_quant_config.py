@@ -259,6 +259,10 @@ def test_the_class_that_completes_overrides() -> None:
         ({"init_overrides": {"nope": [U]}, "add_qtype_converts": False}, "'nope': the model has no such tensor"),
         ({"init_overrides": {"o0": [U], "o1": [SIGNED]}}, "'b' would be read in QUInt16 and in QInt16"),
         ({"init_overrides": {"a": [U], "b": [SIGNED]}}, "'b' would be made in QUInt16 and in QInt16"),
+        (
+            {"init_overrides": {"a": [U], "b": [{"scale": np.float32(0.1), "zero_point": np.uint8(3)}]}},
+            "'b' say QUInt8, and the node that makes it needs QUInt16",
+        ),
         ({"init_overrides": {"a": [U], "b": [DEFAULT]}}, "'b' say QUInt8, and the node that makes it needs QUInt16"),
         (
             {"init_overrides": {"b": [{**U, "convert": {**DEFAULT, "recv_nodes": {"C"}}}], "o0": [U]}},
