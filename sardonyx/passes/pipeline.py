@@ -191,6 +191,11 @@ def fuse(
     return _run(passes_for_saving(), model, disabled, None, settings)
 
 
+def by_rules(model: ir.Model, rules: Iterable[Rule]) -> list[PassReport]:
+    """The same by rules that belong to no session and no saved model in general."""
+    return _run(_each(rules), model, (), None, DEFAULT)
+
+
 def _run(
     passes: Iterable[Pass],
     model: ir.Model,

@@ -65,22 +65,43 @@ def quant_pre_process(
     if not skip_optimization:
         rewriting.at_level(loaded, Level.BASIC)
     if not (skip_onnx_shape and skip_symbolic_shape):
-        _infer(loaded, verbose)
-    _leave_out_imports(loaded.model)
+        infer_shapes(loaded, verbose)
+    leave_out_imports(loaded.model)
     loaded.model.metadata_props.setdefault(*PRE_PROCESSED)
-    one_file = all_tensors_to_one_file or external_data_location is not None
-    if save_as_external_data and not one_file:
-        write_model(
-            to_message(loaded.model), output_model_path, True, one_file=False, least=external_data_size_threshold
-        )
-        return
-    location = external_data_location or f"{Path(output_model_path).name}.data"
-    save_model(
-        loaded.model, output_model_path, location if save_as_external_data else None, external_data_size_threshold
+    write_prepared(
+        loaded.model,
+        output_model_path,
+        save_as_external_data,
+        all_tensors_to_one_file,
+        external_data_location,
+        external_data_size_threshold,
     )
 
 
-def _infer(loaded: LoadedModel, verbose: int) -> None:
+def write_prepared(
+    model: ir.Model,
+    path: str | os.PathLike[str],
+    external: bool,
+    all_tensors_to_one_file: bool,
+    external_data_location: str | None,
+    least: int,
+    attributes: bool = False,
+) -> None:
+    """Write a model as `quant_pre_process` says; with `attributes`, weights in those lie outside the model as well."""
+    usual = f"{Path(path).name}.data"
+    one_file = all_tensors_to_one_file or external_data_location is not None
+    if external and (attributes or not one_file):
+        if one_file and external_data_location not in (None, usual):
+            raise InvalidQuantization(
+                f"external_data_location: weights in attributes go to '{usual}' or to files of their own, not to "
+                f"'{external_data_location}'; leave it or external_data_convert_attribute out"
+            )
+        write_model(to_message(model), path, True, one_file=one_file, least=least, attributes=attributes)
+        return
+    save_model(model, path, (external_data_location or usual) if external else None, least)
+
+
+def infer_shapes(loaded: LoadedModel, verbose: int = 0) -> None:
     """Write the types and shapes of all values into a model."""
     inference = infer_model(loaded.model)
     values = [value for node in loaded.model.graph for value in node.outputs]
@@ -94,7 +115,7 @@ def _infer(loaded: LoadedModel, verbose: int) -> None:
         logger.warning("The rank of %d values is not known: %s", len(unknown), unknown[:20])
 
 
-def _leave_out_imports(model: ir.Model) -> None:
+def leave_out_imports(model: ir.Model) -> None:
     """Leave out operator sets other than ONNX's own that no node takes an operator from."""
     used = {node.domain for node in ir.traversal.RecursiveGraphIterator(model.graph)} | {""}
     for domain in [domain for domain in model.opset_imports if domain not in used]:

@@ -17,10 +17,14 @@ import onnxruntime
 import torch
 from olive.data.config import DataComponentConfig, DataConfig
 from olive.data.registry import Registry
+from olive.hardware import AcceleratorSpec, Device
 from olive.model import ONNXModelHandler
 from olive.passes.olive_pass import create_pass_from_dict
+from olive.passes.onnx.qnn.qnn_preprocess import QNNPreprocess
 from olive.passes.onnx.quantization import OnnxDynamicQuantization, OnnxStaticQuantization
 from torch.utils.data import DataLoader, Dataset
+
+QNN = AcceleratorSpec(accelerator_type=Device.NPU, execution_provider="QNNExecutionProvider")
 
 
 class Images(Dataset):
@@ -69,6 +73,10 @@ def settings() -> dict[str, tuple[type, dict[str, Any]]]:
                 )
     wide = {"data_config": data, "activation_type": "uint16"}
     found["16 bits"] = (OnnxStaticQuantization, {**wide, "precision": "int8"})
+    for activation in ("uint8", "uint16"):
+        form = {"quant_format": "QDQ", "prepare_qdq_config": True, "activation_type": activation}
+        found[f"QNN {activation}"] = (OnnxStaticQuantization, {"data_config": data, "precision": "uint8", **form})
+    found["QNN channels last"] = (QNNPreprocess, {"inputs_to_make_channel_last": ["x"]})
     found["16 and 4 bits"] = (OnnxStaticQuantization, {**wide, "precision": "int4", "per_channel": True})
     return found
 
@@ -90,10 +98,12 @@ def main(folder: Path) -> None:
     exact = onnxruntime.InferenceSession(str(folder / "model.onnx")).run(None, feeds)[0]
     found = {}
     for name, (kind, given) in settings().items():
-        pass_ = create_pass_from_dict(kind, given, disable_search=True)
+        given_to = QNN if name.startswith("QNN") else None
+        pass_ = create_pass_from_dict(kind, given, disable_search=True, accelerator_spec=given_to)
         target = folder / f"{name.replace(' ', '-')}.onnx"
         result = pass_.run(ONNXModelHandler(model_path=str(folder / "model.onnx")), str(target))
-        output = onnxruntime.InferenceSession(result.model_path).run(None, feeds)[0]
+        turned = {"x": feeds["x"].transpose(0, 2, 3, 1)} if kind is QNNPreprocess else feeds
+        output = onnxruntime.InferenceSession(result.model_path).run(None, turned)[0]
         model = onnx.load(result.model_path)
         found[name] = {
             "error": float(np.abs(output - exact).max() / np.abs(exact).max()),

@@ -59,9 +59,9 @@ def test_optimum(tmp_path: Path) -> None:
 
 def test_olive(tmp_path: Path) -> None:
     models = _results("olive_passes.py", ["olive", "torch"], tmp_path)
-    assert len(models) == 17
+    assert len(models) == 20
     for name, found in models.items():
         operators = found["operators"]
         assert found["error"] < (0.15 if "4 bits" in name else 0.04), name
-        integer = {"dynamic": "ConvInteger", "QOperator": "QLinearConv"}.get(name.split()[0])
-        assert (integer or "QuantizeLinear") in operators, name
+        expected = {"dynamic": "ConvInteger", "QOperator": "QLinearConv"}.get(name.split()[0], "QuantizeLinear")
+        assert ("Transpose" if name == "QNN channels last" else expected) in operators, name
