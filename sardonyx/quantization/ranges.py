@@ -148,7 +148,13 @@ class Ranges:
             return Parameters(dtype, scale, np.asarray(given["zero_point"]).astype(narrow_dtype(dtype)).reshape(()))
         known = self._known[name]
         if dtype in FLOAT8:
-            deviation = np.asarray(known.avg_std[1])
+            try:
+                deviation = np.asarray(known.avg_std[1])
+            except AttributeError as error:
+                raise InvalidQuantization(
+                    f"'{name}' is quantised to {dtype.name}, whose scale follows from a standard deviation, and only "
+                    "its range is known. Give calibrate_method=CalibrationMethod.Distribution"
+                ) from error
             return Parameters(dtype, *float8_parameters(deviation.astype(kind or deviation.dtype), dtype))
         ends = [np.asarray(end).reshape(()) for end in known.range_value]
         low, high = (ends[i] if given.get(key) is None else np.asarray(given[key]) for i, key in enumerate(_ENDS))

@@ -21,6 +21,8 @@ METHODS = ("entropy", "percentile", "distribution")
 # The least number of bins: of any histogram, and for each level to which entropy rounds.
 _LEAST_BINS = 4096
 _BINS_PER_LEVEL = 16
+MOST_BINS = 1 << 20  # each activation has 8 bytes for each of up to twice as many
+MOST_LEVELS = MOST_BINS // _BINS_PER_LEVEL
 
 
 class HistogramCollector:
@@ -51,9 +53,10 @@ class HistogramCollector:
             raise InvalidQuantization(f"There is no scenario {scenario!r}: choose {', '.join(SCENARIOS)}")
         if not 0 <= percentile <= 100:
             raise InvalidQuantization(f"percentile is {percentile}: give a number from 0 to 100")
-        for name, number in (("num_bins", num_bins), ("num_quantized_bins", num_quantized_bins)):
-            if number < 1:
-                raise InvalidQuantization(f"{name} is {number}: give 1 or more")
+        bins = (("num_bins", num_bins, MOST_BINS), ("num_quantized_bins", num_quantized_bins, MOST_LEVELS))
+        for name, number, most in bins:
+            if not 1 <= number <= most:
+                raise InvalidQuantization(f"{name} is {number}: give 1 to {most}")
         if method == "distribution" and ort_compatible and num_bins < 512:
             raise InvalidQuantization(f"num_bins is {num_bins}: the method distribution takes 512 or more")
         self.method = method

@@ -107,6 +107,8 @@ def test_channels_whose_number_changes(tmp_path):
         (CalibrationMethod.Percentile, {"percentile": 101}, "percentile is 101"),
         (CalibrationMethod.Percentile, {"num_bins": 0}, "num_bins is 0"),
         (CalibrationMethod.Entropy, {"num_quantized_bins": 0}, "num_quantized_bins is 0"),
+        (CalibrationMethod.Percentile, {"num_bins": 1 << 30}, "num_bins is 1073741824: give 1 to 1048576"),
+        (CalibrationMethod.Entropy, {"num_quantized_bins": 1 << 20}, "num_quantized_bins is 1048576"),
         (CalibrationMethod.Distribution, {"scenario": "p4"}, "no scenario 'p4'"),
         (CalibrationMethod.MinMax, {"num_bin": 5}, "no option 'num_bin'; did you mean 'num_bins'"),
         ("MinMax", {}, "no method 'MinMax'"),
