@@ -60,9 +60,11 @@ class Ranges:
         return name in self._known or self.job.overrides.overrides_scale_zp(name)
 
     def _leave_masks(self) -> None:
-        """Let masks of attention stay float, but for those whose parameters the caller gave."""
-        names = sorted(name for name in masked(self.job.graph, self._known) if not self.job.overrides.get(name))
-        self._leave(names, "masks of attention, which 8 bits cannot beside scores")
+        """Let masks of attention and infinite values stay float, but for those whose parameters the caller gave."""
+        masks = {name for name in masked(self.job.graph, self._known) if not self.job.overrides.get(name)}
+        self._leave(sorted(masks), "masks of attention, which 8 bits cannot beside scores")
+        infinite = {name for name in self._known if self.is_infinite(name) and not self.job.overrides.get(name)}
+        self._leave(sorted(infinite), "infinite numbers, for which there is no scale")
 
     def _leave_weak_signals(self) -> None:
         """Let tensors stay float that would be little but noise, but for those whose parameters the caller gave.

@@ -94,10 +94,18 @@ class HistogramCollector:
         """Count the values of a tensor, which lie between `low` and `high`, its extremes."""
         if self.ort_compatible:
             self._known_tool.keep(name, values)
-        else:
-            if name not in self.histograms:
-                self.histograms[name] = Histogram(max(_LEAST_BINS, 2 * self._bins) * 2)
-            self.histograms[name].add(values, low, high)
+        elif not (histogram := self._histogram(name)).is_infinite:
+            histogram.add(values, low, high)
+
+    def add_infinite(self, name: str, low: float, high: float) -> None:
+        """Take note that a tensor has infinite values: it has this range, and no histogram."""
+        histogram = self._histogram(name)
+        histogram.low, histogram.high = min(histogram.low, low), max(histogram.high, high)
+
+    def _histogram(self, name: str) -> Histogram:
+        if name not in self.histograms:
+            self.histograms[name] = Histogram(max(_LEAST_BINS, 2 * self._bins) * 2)
+        return self.histograms[name]
 
     def names(self) -> Iterable[str]:
         """The tensors of which there are values."""
@@ -123,7 +131,9 @@ class HistogramCollector:
         return {name: self.result(histogram) for name, histogram in self.histograms.items()}
 
     def result(self, histogram: Histogram, dtype: Any = np.float32) -> TensorData:
-        """What the method finds in a histogram, as numbers of `dtype`."""
+        """What the method finds in a histogram, as numbers of `dtype`; the range of infinite values."""
+        if histogram.is_infinite:
+            return TensorData(lowest=dtype(histogram.low), highest=dtype(histogram.high))
         if not histogram.total:
             histogram = Histogram(1)
             histogram.add(np.zeros(1, np.float32), 0.0, 0.0)
