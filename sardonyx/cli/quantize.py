@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import runpy
 import tempfile
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +17,7 @@ import typer
 
 from sardonyx import errors
 from sardonyx.api.options.session_options import SessionOptions
+from sardonyx.api.session import InferenceSession
 from sardonyx.cli import quantize_chart
 from sardonyx.cli.arguments import dimensions, session_options
 from sardonyx.cli.assumptions import Assumptions
@@ -113,13 +116,16 @@ def quantize(
     if chart is not None:
         quantize_chart.check(chart)
     target = model.with_suffix(".int8.onnx") if output is None else output
+    for path in (target, chart, state):
+        if path is not None and not path.parent.is_dir():
+            raise CommandError(f"{path} cannot be written: there is no folder {path.parent}")
     if os.path.abspath(target) == os.path.abspath(model):
         raise UsageError(f"--output {target}: it is the model itself")
     recipe = _recipe(static, preset_name, per_tensor, calibration, operators, exclude)
     options = session_options(threads, "all", entries or [])
     feeds = _samples(model, data, samples, dims or [], seed, static)
     tested = feeds if test_data is None else _samples(model, test_data, samples, dims or [], seed, static)
-    metric = None if target_metric is None else _function(target_metric, "metric")
+    metric = None if target_metric is None else _metric(target_metric)
     with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
         evaluator = Evaluator(model, tested, feeds, Path(folder), options, metric, state, note)
         result = _searched(evaluator, recipe, target_error, at_least)
@@ -129,7 +135,10 @@ def quantize(
     else:
         show(summary)
     if chart is not None:
-        quantize_chart.write(chart, summary)
+        try:
+            quantize_chart.write(chart, summary)
+        except OSError as error:
+            raise CommandError(f"{chart} cannot be written: {error.strerror or error}") from error
     if not result.is_reached:
         raise CommandError(f"no way of quantising this model reaches the target; {target} is the best that was found")
 
@@ -164,7 +173,9 @@ def _recipe(
 def _samples(model: Path, data: Path | None, count: int, dims: list[str], seed: int, static: bool) -> list[Feeds]:
     """The samples that were given, or random ones, on which a dynamic model's errors can be measured."""
     if data is not None and data.suffix == ".py":
-        found = list(islice(_function(data, "samples")(), count))
+        given = _function(data, "samples")
+        with _running(data):
+            found = list(islice(given(), count))
     elif data is not None:
         found = list(NpzFolderReader(data, count))
     elif static:
@@ -192,14 +203,36 @@ def _random(model: Path, dims: list[str], seed: int) -> list[Feeds]:
     return feeds
 
 
+def _metric(path: Path) -> Metric:
+    given = _function(path, "metric")
+
+    def metric(session: InferenceSession) -> float:
+        with _running(path):
+            value: float = given(session)
+        return value
+
+    return metric
+
+
+@contextlib.contextmanager
+def _running(path: Path) -> Iterator[None]:
+    """Tell of what a Python file of the user's raises, and in which of its lines."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        lines = [
+            line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(path)
+        ]
+        where = f"{path}, line {lines[-1]}" if lines else str(path)
+        raise CommandError(f"{where} failed: {type(error).__name__}: {error}") from error
+
+
 def _function(path: Path, name: str) -> Callable[..., Any]:
     """A function that a Python file of the user's defines."""
     if not path.is_file():
         raise UsageError(f"{path}: there is no such file")
-    try:
+    with _running(path):
         found: Callable[..., Any] | None = runpy.run_path(str(path)).get(name)
-    except Exception as error:
-        raise CommandError(f"{path} failed: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise UsageError(f"{path}: expected a function {name} in it")
     return found

@@ -215,5 +215,9 @@ def _is_large(model: ModelProto) -> bool:
 
 
 def names(given: Collection[str] | None) -> list[str]:
-    """A list of names that a caller gave, or an empty one."""
-    return [given] if isinstance(given, str) else list(given or ())
+    """A list of names that a caller gave, or an empty one; `InvalidQuantization` where one is no string."""
+    found = [given] if isinstance(given, str) else list(given or ())
+    for name in found:
+        if not isinstance(name, str):
+            raise InvalidQuantization(f"A list of names of nodes or operators is needed, and {name!r} is no name")
+    return found

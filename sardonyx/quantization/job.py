@@ -89,7 +89,7 @@ class Job:
             self.report.left(node, self.why_not(node) or "nothing that it reads or makes is quantised")
         self.report.bytes_before = self._weights()
         self.overrides = TensorQuantOverridesHelper(dict(options.tensor_quant_overrides))
-        self.overrides.check(self._weight_shapes(), self._tensors(), activation_type)
+        self.overrides.check(self._weight_shapes(), self._tensors(), activation_type, weight_type)
 
     # What is asked for and known
 

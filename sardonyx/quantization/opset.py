@@ -24,6 +24,7 @@ AXES = 13  # whose pairs have a scale for each channel
 _FLOAT8 = 19
 WIDE = 21  # that has 16 and 4 bits, and blocks
 _SMALL = 1024
+_INITIALIZERS_ALONE = 4  # the version of the format since which initializers need not be inputs: here they are none
 
 SIXTEEN = frozenset({ir.DataType.INT16, ir.DataType.UINT16})
 FOUR = frozenset({ir.DataType.INT4, ir.DataType.UINT4})
@@ -114,12 +115,15 @@ def converted(loaded: LoadedModel, target: int) -> LoadedModel:
         value.const_value = None
         model.graph.inputs.append(value)
     try:
-        proto = onnx.version_converter.convert_version(to_message(model), target)
+        message = to_message(model)
+        message.ir_version = max(message.ir_version, _INITIALIZERS_ALONE)
+        proto = onnx.version_converter.convert_version(message, target)
     except Exception as error:  # the converter has errors of its own for each operator that it does not know
         opset = model.opset_imports.get("", 1)
         raise errors.Fail(
-            f"The model cannot be converted from opset {opset} to {target}, which the types asked for need: {error}. "
-            "Export it with the newer opset, or ask for 8 bits"
+            f"The model cannot be converted from opset {opset} to {target}, which its quantised form needs: {error}. "
+            f"Export it with opset {target}"
+            + (", or ask for 8 bits and no blocks" if opset >= _OLDEST and target > AXES else "")
         ) from error
     proto.ir_version = max(proto.ir_version, model.ir_version, ir_version_of(target))
     after = replace(load_proto(proto), files=loaded.files, maps=loaded.maps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.quantization.calibration.collector import MOST_BINS, MOST_LEVELS
 from sardonyx.quantization.refusal import InvalidQuantization
 
 
@@ -130,9 +132,9 @@ def _percentile(value: Any) -> float:
     raise ValueError
 
 
-def _integer(least: int) -> Callable[[Any], int]:
+def _integer(least: int, most: float = math.inf) -> Callable[[Any], int]:
     def check(value: Any) -> int:
-        if isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= least:
+        if isinstance(value, numbers.Integral) and not isinstance(value, bool) and least <= int(value) <= most:
             return int(value)
         raise TypeError
 
@@ -197,8 +199,12 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "CalibMaxIntermediateOutputs": ("calib_max_intermediate_outputs", _integer(1), "a positive whole number or None"),
     "CalibStridedMinMax": ("calib_strided_min_max", _integer(1), "a positive whole number or None"),
     "CalibPercentile": ("calib_percentile", _percentile, "a number from 0 to 100"),
-    "CalibNumBins": ("calib_num_bins", _integer(2), "a whole number of at least 2 or None"),
-    "CalibNumQuantizedBins": ("calib_num_quantized_bins", _integer(2), "a whole number of at least 2 or None"),
+    "CalibNumBins": ("calib_num_bins", _integer(2, MOST_BINS), f"a whole number from 2 to {MOST_BINS} or None"),
+    "CalibNumQuantizedBins": (
+        "calib_num_quantized_bins",
+        _integer(2, MOST_LEVELS),
+        f"a whole number from 2 to {MOST_LEVELS} or None",
+    ),
     "SmoothQuant": ("smooth_quant", _flag, _BOOL),
     "SmoothQuantAlpha": ("smooth_quant_alpha", _fraction, "a number from 0 to 1"),
     "SmoothQuantFolding": ("smooth_quant_folding", _flag, _BOOL),

@@ -102,6 +102,16 @@ class QuantFormat(_Named):
     QDQ = 1
 
 
+def checked_format(quant_format: Any) -> QuantFormat:
+    """The format that a caller gave, perhaps by its name; `InvalidQuantization` where there is no such one."""
+    if isinstance(quant_format, QuantFormat):
+        return quant_format
+    name = getattr(quant_format, "name", quant_format)  # a member of an enumeration of the same names
+    if isinstance(name, str) and name in QuantFormat.__members__:
+        return QuantFormat[name]
+    raise InvalidQuantization(f"quant_format must be QuantFormat.QOperator or QuantFormat.QDQ, not {quant_format!r}")
+
+
 ONNX_TYPE_TO_NP_TYPE: dict[int, Any] = {
     TensorProto.INT8: np.dtype("int8"),
     TensorProto.UINT8: np.dtype("uint8"),

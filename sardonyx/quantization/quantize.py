@@ -25,7 +25,7 @@ from sardonyx.quantization.onnx_quantizer import ONNXQuantizer
 from sardonyx.quantization.opset import raise_opset
 from sardonyx.quantization.options import Options
 from sardonyx.quantization.qdq_quantizer import QDQQuantizer
-from sardonyx.quantization.quant_utils import QuantFormat, QuantizationMode, QuantType, ir_type
+from sardonyx.quantization.quant_utils import QuantFormat, QuantizationMode, QuantType, checked_format, ir_type
 from sardonyx.quantization.refusal import InvalidQuantization
 from sardonyx.quantization.registry import IntegerOpsRegistry, QDQRegistry, QLinearOpsRegistry
 from sardonyx.quantization.report import QuantizationReport
@@ -74,8 +74,9 @@ def quantize_static(
     Errors: `InvalidQuantization`, which is a `ValueError` and an `errors.InvalidArgument`, for arguments and samples
     that do not fit; the errors of loading a model; `errors.Fail` where the file cannot be written.
     """
-    check_types(quant_format, activation_type, weight_type, calibrate_method)
+    quant_format = checked_format(quant_format)
     options = Options.parse(extra_options)
+    check_types(quant_format, activation_type, weight_type, calibrate_method)
     operators = names(op_types_to_quantize) or sorted({*QLinearOpsRegistry, *QDQRegistry})
     loaded = _opened(model_input)
     if options.smooth_quant:

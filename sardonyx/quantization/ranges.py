@@ -60,9 +60,11 @@ class Ranges:
         return name in self._known or self.job.overrides.overrides_scale_zp(name)
 
     def _leave_masks(self) -> None:
-        """Let masks of attention stay float, but for those whose parameters the caller gave."""
-        names = sorted(name for name in masked(self.job.graph, self._known) if not self.job.overrides.get(name))
-        self._leave(names, "masks of attention, which 8 bits cannot beside scores")
+        """Let masks of attention and infinite values stay float, but for those whose parameters the caller gave."""
+        masks = {name for name in masked(self.job.graph, self._known) if not self.job.overrides.get(name)}
+        self._leave(sorted(masks), "masks of attention, which 8 bits cannot beside scores")
+        infinite = {name for name in self._known if self.is_infinite(name) and not self.job.overrides.get(name)}
+        self._leave(sorted(infinite), "infinite numbers, for which there is no scale")
 
     def _leave_weak_signals(self) -> None:
         """Let tensors stay float that would be little but noise, but for those whose parameters the caller gave.
@@ -148,7 +150,13 @@ class Ranges:
             return Parameters(dtype, scale, np.asarray(given["zero_point"]).astype(narrow_dtype(dtype)).reshape(()))
         known = self._known[name]
         if dtype in FLOAT8:
-            deviation = np.asarray(known.avg_std[1])
+            try:
+                deviation = np.asarray(known.avg_std[1])
+            except AttributeError as error:
+                raise InvalidQuantization(
+                    f"'{name}' is quantised to {dtype.name}, whose scale follows from a standard deviation, and only "
+                    "its range is known. Give calibrate_method=CalibrationMethod.Distribution"
+                ) from error
             return Parameters(dtype, *float8_parameters(deviation.astype(kind or deviation.dtype), dtype))
         ends = [np.asarray(end).reshape(()) for end in known.range_value]
         low, high = (ends[i] if given.get(key) is None else np.asarray(given[key]) for i, key in enumerate(_ENDS))

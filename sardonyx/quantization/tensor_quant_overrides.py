@@ -178,10 +178,12 @@ class TensorQuantOverridesHelper(MutableMapping[str, list[Override]]):
         weights: Mapping[str, Sequence[int]],
         tensors: Mapping[str, Collection[str]],
         activation_type: ir.DataType,
+        weight_type: ir.DataType | None = None,
     ) -> None:
         """`InvalidQuantization` for overrides that contradict themselves or the model.
 
-        `weights` are the shapes of constants, `tensors` the nodes that read each value.
+        `weights` are the shapes of constants, `tensors` the nodes that read each value. The types are those of tensors
+        whose overrides name none; what depends on that of weights is not looked at where it is None.
         """
         for name, given in self.overrides.items():
             told = f"TensorQuantOverrides of '{name}'"
@@ -190,9 +192,11 @@ class TensorQuantOverridesHelper(MutableMapping[str, list[Override]]):
             if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
                 raise InvalidQuantization(f"{told}: a list of dictionaries is needed, not {type(given).__name__}")
             for one in given:
-                _check_one(one, told, activation_type)
-            if not given or not given[0]:
+                _check_one(one, told, weight_type if name in weights else activation_type)
+            if not any(given):
                 continue
+            if name not in weights and len(given) > 1:
+                raise InvalidQuantization(f"{told}: one dictionary is needed for an activation, not {len(given)}")
             if len(given) > 1 or given[0].get("axis") is not None:
                 _check_channels(given, told, weights.get(name))
             if name in weights:
@@ -248,8 +252,8 @@ class TensorQuantOverridesHelper(MutableMapping[str, list[Override]]):
         return f"TensorQuantOverridesHelper({self.overrides!r})"
 
 
-def _check_one(given: Override, told: str, activation_type: ir.DataType) -> None:
-    """Check one dictionary by itself, and the `convert` in it."""
+def _check_one(given: Override, told: str, default: ir.DataType | None) -> None:
+    """Check one dictionary by itself, and the `convert` in it; `default` is the type where it names none."""
     unknown = sorted(given.keys() - _KEYS)
     if unknown:
         raise InvalidQuantization(f"{told}: there is no key '{unknown[0]}'.{nearest(str(unknown[0]), _KEYS)}")
@@ -258,13 +262,13 @@ def _check_one(given: Override, told: str, activation_type: ir.DataType) -> None
     beside = [key for key in _BESIDE_SCALES if key in given]
     if "scale" in given and beside:
         raise InvalidQuantization(f"{told}: {', '.join(beside)} contradicts 'scale' and 'zero_point', which say it all")
-    kind = ir_type(given["quant_type"]) if "quant_type" in given else activation_type
+    kind = ir_type(given["quant_type"]) if "quant_type" in given else default
     if "scale" in given:
         scale = np.asarray(given["scale"], np.float64)
         if scale.size != 1 or not (np.isfinite(scale).all() and (scale > 0).all()):
             raise InvalidQuantization(f"{told}: 'scale' must be one number above 0, not {given['scale']}")
         zero = np.asarray(given["zero_point"])
-        if kind in INTEGERS and "quant_type" in given:
+        if kind is not None and kind in INTEGERS:
             lowest, highest = type_range(kind)
             if zero.size != 1 or not lowest <= int(zero.reshape(-1)[0]) <= highest:
                 raise InvalidQuantization(
@@ -276,7 +280,7 @@ def _check_one(given: Override, told: str, activation_type: ir.DataType) -> None
     if "convert" in given:
         if not isinstance(given["convert"], dict) or "quant_type" not in given["convert"]:
             raise InvalidQuantization(f"{told}: 'convert' must be a dictionary with a 'quant_type'")
-        _check_one(given["convert"], f"{told}, convert", activation_type)
+        _check_one(given["convert"], f"{told}, convert", default)
 
 
 def _check_channels(given: Sequence[Override], told: str, shape: Sequence[int] | None) -> None:

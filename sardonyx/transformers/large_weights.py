@@ -53,12 +53,16 @@ def bare_tensors(model: ModelProto, attributes: bool = False) -> Iterator[Tensor
                         yield attribute.t
 
 
+class UnreadWeights(errors.InvalidArgument, ValueError):  # noqa: N818 (a name like those of `sardonyx.errors`)
+    """The weights of a message lie in files that were not read."""
+
+
 def load_proto(model: ModelProto) -> LoadedModel:
-    """`load_model` for a message of any size; ValueError where its weights lie in files that were not read."""
+    """`load_model` for a message of any size; `UnreadWeights` where its weights lie in files that were not read."""
     for graph in graphs_of(model.graph):
         for tensor in graph.initializer:
             if tensor.data_location == TensorProto.EXTERNAL:
-                raise ValueError(
+                raise UnreadWeights(
                     f"ModelProto has external data not loaded into memory ({tensor.name}): load the model with its "
                     "external data first, or pass the path of its file"
                 )

@@ -128,11 +128,13 @@ def test_what_cannot_be_reached_is_an_error_with_a_model(command: Command, model
         (["--dynamic", "--at-least", "1"], "--at-least is for --target-metric", 2),
         (["--dynamic", "--target-error", "1", "--target-metric", "a.py"], "not both", 2),
         (["--dynamic", "--data", "absent.py"], "there is no such file", 2),
-        (["--dynamic", "--data", "absent"], "holds no .npz files", 1),
+        (["--dynamic", "--data", "absent"], "absent is no folder", 1),
         (["--dynamic", "--exclude", "produkt_1"], "product_1", 1),
         (["--dynamic", "--op-type", "Conv"], "matches no node", 1),
         (["--dynamic", "-o", "chain.onnx"], "it is the model itself", 2),
-        (["--dynamic", "-o", "absent/chain.onnx"], "there is no folder", 1),
+        (["--dynamic", "-o", "absent/chain.onnx"], "there is no folder absent", 1),
+        (["--dynamic", "--chart", "absent/chart.html"], "there is no folder absent", 1),
+        (["--dynamic", "--target-error", "0.1", "--state", "absent/state.json"], "there is no folder absent", 1),
     ],
 )
 def test_what_is_refused(
@@ -148,7 +150,9 @@ def test_what_is_refused(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("raise KeyError('x')", "KeyError"),
+        ("raise KeyError('x')", "line 1 failed: KeyError"),
+        ("def samples():\n    yield {}\n    raise KeyError('x')", "data.py, line 3 failed: KeyError: 'x'"),
+        ("import sys\nsys.exit()", "line 2 failed: SystemExit"),
         ("samples = 3", "expected a function samples"),
         ("def samples():\n    return []", "gives no sample"),
         ("def samples():\n    return [1]", "a sample is a dictionary"),
@@ -160,3 +164,12 @@ def test_scripts_that_fail(command: Command, model: Path, tmp_path: Path, text: 
     outcome = command("quantize", model, "--static", "--data", data)
     assert words in outcome.err
     assert outcome.code in (1, 2)
+
+
+def test_a_metric_that_fails(command: Command, model: Path, tmp_path: Path) -> None:
+    script = tmp_path / "metric.py"
+    script.write_text("def metric(session):\n    return session.run(None, {})[0].mean()\n")
+    outcome = command("quantize", model, "--dynamic", "--target-metric", script)
+    assert outcome.code == 1
+    assert "metric.py, line 2 failed: " in outcome.err
+    assert outcome.err.count("\n") <= 2

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 
+from sardonyx.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 from tests.quantization.qdq.pairs import quantizer
 from tests.quantization.quantizing import model, node, ranges_of, run
 from tests.quantization.quantizing import quantizer as integer_quantizer
@@ -55,6 +58,23 @@ def test_integer_operators_leave_masks_as_well() -> None:
     made = integer_quantizer(proto, ranges=ranges_of(proto, FEEDS))
     ours = run(made.quantize_model(), FEEDS)[0]
     assert np.abs(ours - exact).max() < 0.03 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("form", list(QuantFormat))
+@pytest.mark.parametrize("method", [CalibrationMethod.MinMax, CalibrationMethod.Entropy, CalibrationMethod.Percentile])
+def test_infinite_masks_stay_float(tmp_path: Path, form: QuantFormat, method: CalibrationMethod) -> None:
+    proto = _attention(0)
+    del proto.graph.node[2:5]
+    proto.graph.node.insert(2, node("Where", ["known", "scores", "lowest"], ["masked"]))
+    next(one for one in proto.graph.input if one.name == "known").type.tensor_type.elem_type = onnx.TensorProto.BOOL
+    next(one for one in proto.graph.initializer if one.name == "lowest").CopyFrom(
+        onnx.numpy_helper.from_array(np.array(-np.inf, np.float32), "lowest")
+    )
+    feeds = {**FEEDS, "known": FEEDS["known"].astype(bool)}
+    exact, target = run(proto, feeds)[0], tmp_path / "quantised.onnx"
+    quantize_static(proto, target, [feeds], form, activation_type=QuantType.QUInt8, calibrate_method=method)
+    ours = run(onnx.load(target), feeds)[0]
+    assert np.abs(ours - exact).max() < 0.05 * np.abs(exact).max()
 
 
 def test_scores_without_a_mask_are_stored() -> None:

@@ -88,6 +88,8 @@ def test_unknown_key_that_is_near_none_lists_them() -> None:
         ("MinimumRealRange", float("nan")),
         ("CalibPercentile", 101),
         ("CalibNumBins", 1),
+        ("CalibNumBins", 1_000_000_000),
+        ("CalibNumQuantizedBins", 1_000_000),
         ("TensorQuantOverrides", []),
         ("OpTypesToExcludeOutputQuantization", "MatMul"),
         ("QDQOpTypePerChannelSupportToAxis", {"MatMul": "last"}),

@@ -120,6 +120,40 @@ def test_old_operator_sets_are_raised(tmp_path: Path, opset: int) -> None:
     assert _difference(before, target) < 0.03
 
 
+@pytest.mark.parametrize("opset", [7, 8])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_models_of_an_old_format_whose_weights_are_inputs(tmp_path: Path, opset: int, per_channel: bool) -> None:
+    before, target = _small(opset), tmp_path / "quantised.onnx"
+    before.ir_version = 3  # in which each initializer is an input as well
+    before.graph.input.extend(
+        onnx.helper.make_tensor_value_info(one.name, one.data_type, one.dims) for one in before.graph.initializer
+    )
+    quantize_static(before, target, _reader(), per_channel=per_channel, activation_type=QuantType.QUInt8)
+    assert [value.name for value in onnx.load(target).graph.input] == ["x"]
+    assert _difference(before, target) < 0.03
+    quantize_dynamic(before, target, per_channel=per_channel)
+    assert _difference(before, target) < 0.03
+
+
+@pytest.mark.parametrize("form", list(QuantFormat))
+def test_a_format_by_its_name(path: Path, form: QuantFormat) -> None:
+    target, named = path.with_name("quantised.onnx"), path.with_name("named.onnx")
+    for file, given in ((target, form), (named, form.name)):
+        quantize_static(path, file, _reader(), given, activation_type=QuantType.QUInt8)
+    assert named.read_bytes() == target.read_bytes()
+
+
+def test_a_message_whose_weights_were_not_read(path: Path) -> None:
+    apart, target = path.with_name("apart.onnx"), path.with_name("quantised.onnx")
+    onnx.save(onnx.load(path), apart, save_as_external_data=True, location="weights", size_threshold=0)
+    message = onnx.load(apart, load_external_data=False)
+    for make in (lambda: quantize_static(message, target, _reader()), lambda: quantize_dynamic(message, target)):
+        with pytest.raises(errors.InvalidArgument, match="external data not loaded into memory") as raised:
+            make()
+        assert isinstance(raised.value, ValueError)
+    assert not target.exists()
+
+
 def test_weights_in_a_file_beside_the_model(path: Path) -> None:
     before = path.with_name("apart.onnx")
     onnx.save(_small(), before, save_as_external_data=True, location="apart.bin", size_threshold=0)
@@ -265,6 +299,12 @@ def test_the_command_line_without_samples(path: Path) -> None:
         ({"nodes_to_exclude": ["cnov"]}, "nodes_to_exclude = cnov matches no node of the model. Did you mean conv?"),
         ({"nodes_to_quantize": ["nothing"]}, "nodes_to_quantize = nothing matches no node of the model"),
         ({"op_types_to_quantize": ["LSTM"]}, "op_types_to_quantize = LSTM matches no node: the model has Conv, Relu"),
+        ({"nodes_to_exclude": [None]}, "A list of names of nodes or operators is needed, and None is no name"),
+        ({"quant_format": "qdq"}, "quant_format must be QuantFormat.QOperator or QuantFormat.QDQ, not 'qdq'"),
+        (
+            {"extra_options": {"TensorQuantOverrides": {"r": [{"quant_type": QuantType.QFLOAT8E4M3FN}]}}},
+            "'r' is quantised to FLOAT8E4M3FN, whose scale follows from a standard deviation",
+        ),
         ({"extra_options": {"QuantiseBias": False}}, "did you mean 'QuantizeBias'"),
         ({"extra_options": {"BlockSize": "four"}}, "extra_options['BlockSize'] must be"),
         ({"activation_type": QuantType.QInt8, "weight_type": QuantType.QUInt8}, "No operator multiplies activations"),
@@ -301,6 +341,10 @@ def test_arguments_that_do_not_fit(path: Path, arguments: dict[str, Any], text: 
             {"r": [{"scale": 0.1, "zero_point": 300, "quant_type": QuantType.QUInt8}]},
             "'zero_point' 300 is not in 0..255 of UINT8",
         ),
+        ({"r": [{"scale": 0.1, "zero_point": 300}]}, "'zero_point' 300 is not in -128..127 of INT8"),
+        ({"w": [{"scale": 0.1, "zero_point": 300}]}, "'zero_point' 300 is not in -128..127 of INT8"),
+        ({"r": [{}, {"rmin": 0.0}]}, "one dictionary is needed for an activation, not 2"),
+        ({"w": [{}, {"symmetric": True}]}, "the first dictionary has no 'axis'"),
         ({"r": [{"rmin": 2.0, "rmax": 1.0}]}, "'rmin' 2.0 and 'rmax' 1.0 are no range"),
         ({"r": [{"axis": 0}]}, "per channel, which only constants can be"),
         ({"r": [{"reduce_range": True}]}, "'reduce_range' is for constants"),

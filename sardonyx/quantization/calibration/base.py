@@ -13,7 +13,8 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from sardonyx import errors
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.session import InferenceSession
-from sardonyx.quantization.calibration import augmented_model, tensors
+from sardonyx.graph.load import load_model
+from sardonyx.quantization.calibration import augmented_model, infinities, tensors
 from sardonyx.quantization.calibration.progress import Callback, Progress
 from sardonyx.quantization.calibration.ranges import TensorsData
 from sardonyx.quantization.calibration.readers import Feed, as_reader, length_of, samples_of
@@ -75,6 +76,7 @@ class CalibraterBase:
         self.progress: Callback | None = None
         self.ort_compatible = False
         self._state: StateFile | None = None
+        self._infinite: set[str] | None = None  # the tensors that infinite constants come to; found if one is infinite
         self._samples = 0  # whose statistics are held
         self._to_skip = 0  # samples of the reader whose statistics a file of state has given
 
@@ -249,6 +251,14 @@ class CalibraterBase:
                 shape = ["channels"] if axes else []
                 outputs.append(helper.make_tensor_value_info(result, tensors.element_type(infos[name]), shape))
         return nodes, outputs
+
+    def is_meant(self, tensor: str, low: float, high: float) -> bool:
+        """Whether a tensor with these extremes is infinite because constants of the model are, as in a mask."""
+        if np.isnan(low) or np.isnan(high) or self.ort_compatible:
+            return False
+        if self._infinite is None:
+            self._infinite = infinities.meant(load_model(self._model_path).model.graph)
+        return tensor in self._infinite
 
     def non_finite(self, tensor: str) -> InvalidQuantization:
         """The error for a tensor that holds NaN or infinity."""

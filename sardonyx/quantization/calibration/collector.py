@@ -21,6 +21,8 @@ METHODS = ("entropy", "percentile", "distribution")
 # The least number of bins: of any histogram, and for each level to which entropy rounds.
 _LEAST_BINS = 4096
 _BINS_PER_LEVEL = 16
+MOST_BINS = 1 << 20  # each activation has 8 bytes for each of up to twice as many
+MOST_LEVELS = MOST_BINS // _BINS_PER_LEVEL
 
 
 class HistogramCollector:
@@ -51,9 +53,10 @@ class HistogramCollector:
             raise InvalidQuantization(f"There is no scenario {scenario!r}: choose {', '.join(SCENARIOS)}")
         if not 0 <= percentile <= 100:
             raise InvalidQuantization(f"percentile is {percentile}: give a number from 0 to 100")
-        for name, number in (("num_bins", num_bins), ("num_quantized_bins", num_quantized_bins)):
-            if number < 1:
-                raise InvalidQuantization(f"{name} is {number}: give 1 or more")
+        bins = (("num_bins", num_bins, MOST_BINS), ("num_quantized_bins", num_quantized_bins, MOST_LEVELS))
+        for name, number, most in bins:
+            if not 1 <= number <= most:
+                raise InvalidQuantization(f"{name} is {number}: give 1 to {most}")
         if method == "distribution" and ort_compatible and num_bins < 512:
             raise InvalidQuantization(f"num_bins is {num_bins}: the method distribution takes 512 or more")
         self.method = method
@@ -91,10 +94,18 @@ class HistogramCollector:
         """Count the values of a tensor, which lie between `low` and `high`, its extremes."""
         if self.ort_compatible:
             self._known_tool.keep(name, values)
-        else:
-            if name not in self.histograms:
-                self.histograms[name] = Histogram(max(_LEAST_BINS, 2 * self._bins) * 2)
-            self.histograms[name].add(values, low, high)
+        elif not (histogram := self._histogram(name)).is_infinite:
+            histogram.add(values, low, high)
+
+    def add_infinite(self, name: str, low: float, high: float) -> None:
+        """Take note that a tensor has infinite values: it has this range, and no histogram."""
+        histogram = self._histogram(name)
+        histogram.low, histogram.high = min(histogram.low, low), max(histogram.high, high)
+
+    def _histogram(self, name: str) -> Histogram:
+        if name not in self.histograms:
+            self.histograms[name] = Histogram(max(_LEAST_BINS, 2 * self._bins) * 2)
+        return self.histograms[name]
 
     def names(self) -> Iterable[str]:
         """The tensors of which there are values."""
@@ -120,7 +131,9 @@ class HistogramCollector:
         return {name: self.result(histogram) for name, histogram in self.histograms.items()}
 
     def result(self, histogram: Histogram, dtype: Any = np.float32) -> TensorData:
-        """What the method finds in a histogram, as numbers of `dtype`."""
+        """What the method finds in a histogram, as numbers of `dtype`; the range of infinite values."""
+        if histogram.is_infinite:
+            return TensorData(lowest=dtype(histogram.low), highest=dtype(histogram.high))
         if not histogram.total:
             histogram = Histogram(1)
             histogram.add(np.zeros(1, np.float32), 0.0, 0.0)

@@ -109,9 +109,12 @@ class HistogramCalibrater(CalibraterBase):
             values = outputs[name]
             if values.size:
                 low, high = float(outputs[f"{name}_ReduceMin"]), float(outputs[f"{name}_ReduceMax"])
-                if not (np.isfinite(low) and np.isfinite(high)):
+                if np.isfinite(low) and np.isfinite(high):
+                    self.collector.add(name, values, low, high)
+                elif self.is_meant(name, low, high):
+                    self.collector.add_infinite(name, low, high)
+                else:
                     raise self.non_finite(name)
-                self.collector.add(name, values, low, high)
 
     def compute_data(self) -> TensorsData:
         """The ranges. `errors.InvalidArgument`, also a ValueError, before any sample."""

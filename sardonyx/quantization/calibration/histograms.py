@@ -41,6 +41,11 @@ class Histogram:
         return np.arange(self.first, self.first + self.counts.size + 1) * self.width
 
     @property
+    def is_infinite(self) -> bool:
+        """Whether some values are infinite, which no histogram counts."""
+        return self.low == -math.inf or self.high == math.inf
+
+    @property
     def total(self) -> int:
         """How many values there are."""
         return int(self.counts.sum())
@@ -82,8 +87,8 @@ class Histogram:
 
     def clipped(self, low: float, high: float) -> Histogram:
         """The histogram of the values, clipped to a range."""
-        if not self.counts.size:
-            return self
+        if self.is_infinite or not self.counts.size:
+            return self  # of infinite values not even the others were counted
         made = Histogram(self.most)
         made.exponent = self.exponent
         made.low, made.high = float(np.clip(self.low, low, high)), float(np.clip(self.high, low, high))

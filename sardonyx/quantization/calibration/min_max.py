@@ -109,8 +109,10 @@ class MinMaxCalibrater(CalibraterBase):
         high = np.concatenate(highs, dtype=np.float64) if highs else np.zeros(0)
         has_elements = ~((low == np.inf) & (high == -np.inf))
         wrong = has_elements & ~(np.isfinite(low) & np.isfinite(high))
-        if wrong.any():
-            raise self.non_finite(self._tensor_at(int(wrong.argmax())))
+        for place in np.flatnonzero(wrong):
+            tensor = self._tensor_at(int(place))
+            if not self.is_meant(tensor, low[place], high[place]):
+                raise self.non_finite(tensor)
         if self.moving_average:
             self._add(low, high, has_elements)
         else:
@@ -151,15 +153,16 @@ class MinMaxCalibrater(CalibraterBase):
         low = np.where(self._pending > 0, self._low_sum / count, np.inf)
         high = np.where(self._pending > 0, self._high_sum / count, -np.inf)
         if self._low is not None and self._high is not None:
-            low, high = self._moved(self._low, low), self._moved(self._high, high)
+            low, high = self._moved(self._low, low, np.inf), self._moved(self._high, high, -np.inf)
         self._low, self._high = low, high
         self._pending, self._low_sum, self._high_sum = None, None, None
 
-    def _moved(self, old: Array, new: Array) -> Array:
-        """The averages, moved by new ones; infinite ones are of tensors that had no elements."""
+    def _moved(self, old: Array, new: Array, empty: float) -> Array:
+        """The averages, moved by new ones; `empty` is that of tensors that had no elements, and -`empty` stays."""
         both = np.isfinite(old) & np.isfinite(new)
         step = np.where(both, new, 0) - np.where(both, old, 0)
-        return np.where(np.isfinite(old), old, new) + self.averaging_constant * step
+        moved = np.where(old == empty, new, old) + self.averaging_constant * step
+        return np.where(new == -empty, new, moved)
 
     def compute_data(self) -> TensorsData | None:
         """The ranges; None before any sample."""

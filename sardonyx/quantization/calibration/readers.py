@@ -90,6 +90,8 @@ class NpzFolderReader(IndexedReader):
     """
 
     def __init__(self, folder: str | Path, limit: int | None = None) -> None:
+        if not Path(folder).is_dir():
+            raise InvalidQuantization(f"{folder} is no folder: name one that holds .npz files")
         self.files = sorted(Path(folder).glob("*.npz"))[:limit]
         if not self.files:
             raise InvalidQuantization(

@@ -123,7 +123,10 @@ class Search:
                 least = min(groups, key=lambda one: one.square)
                 kept = tuple(name for name in kept if name not in least.names)
             candidate = recipe.with_kept(kept)
-            found = self._evaluator.verdict(candidate)
+            try:
+                found = self._evaluator.verdict(candidate)
+            except InvalidQuantization:
+                break  # none of the rest is quantised without the others
             best = min(best, (candidate, found), key=lambda one: self._rank(one[1]))
             if self._target.is_reached(found):
                 return self._returned(candidate, found, groups)

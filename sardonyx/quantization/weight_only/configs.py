@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from sardonyx import errors
-from sardonyx.quantization.quant_utils import QuantFormat
+from sardonyx.quantization.quant_utils import QuantFormat, checked_format
 from sardonyx.quantization.refusal import InvalidQuantization
 
 OPERATORS = ("MatMul", "Gather")
@@ -171,15 +171,6 @@ def checked_block(block_size: int, what: str = "block_size") -> int:
     if isinstance(block_size, bool) or not isinstance(block_size, numbers.Integral) or block_size < 1:
         raise InvalidQuantization(f"{what} must be a positive whole number, not {block_size!r}")
     return int(block_size)
-
-
-def checked_format(quant_format: Any) -> QuantFormat:
-    if isinstance(quant_format, QuantFormat):
-        return quant_format
-    name = getattr(quant_format, "name", quant_format)  # a member of an enumeration of the same names
-    if isinstance(name, str) and name in QuantFormat.__members__:
-        return QuantFormat[name]
-    raise InvalidQuantization(f"quant_format must be QuantFormat.QOperator or QuantFormat.QDQ, not {quant_format!r}")
 
 
 def checked_operators(op_types: Sequence[str] | None) -> set[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sardonyx.quantization.options import Options
-from sardonyx.quantization.quant_utils import QuantFormat
+from sardonyx.quantization.quant_utils import QuantFormat, checked_format
 from sardonyx.quantization.refusal import InvalidQuantization
 from sardonyx.quantization.weight_only.configs import (
     Axes,
@@ -17,7 +17,6 @@ from sardonyx.quantization.weight_only.configs import (
     checked_axes,
     checked_bits,
     checked_block,
-    checked_format,
     checked_operators,
 )
 

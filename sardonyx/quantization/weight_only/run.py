@@ -44,12 +44,7 @@ _REAL_ZEROS = (2, 4)  # the bits at which products of all engines take real zero
 
 def open_model(source: ModelProto | Path) -> LoadedModel:
     """The model of a file, whose weights are mapped, or of a message."""
-    if not isinstance(source, ModelProto):
-        return load_model(source, hard_links=True)
-    try:
-        return load_proto(source)
-    except ValueError as error:
-        raise InvalidQuantization(str(error)) from None
+    return load_proto(source) if isinstance(source, ModelProto) else load_model(source, hard_links=True)
 
 
 def quantize_weights(loaded: LoadedModel, source: ModelProto | Path, request: Request) -> ModelProto:

@@ -107,6 +107,8 @@ def test_channels_whose_number_changes(tmp_path):
         (CalibrationMethod.Percentile, {"percentile": 101}, "percentile is 101"),
         (CalibrationMethod.Percentile, {"num_bins": 0}, "num_bins is 0"),
         (CalibrationMethod.Entropy, {"num_quantized_bins": 0}, "num_quantized_bins is 0"),
+        (CalibrationMethod.Percentile, {"num_bins": 1 << 30}, "num_bins is 1073741824: give 1 to 1048576"),
+        (CalibrationMethod.Entropy, {"num_quantized_bins": 1 << 20}, "num_quantized_bins is 1048576"),
         (CalibrationMethod.Distribution, {"scenario": "p4"}, "no scenario 'p4'"),
         (CalibrationMethod.MinMax, {"num_bin": 5}, "no option 'num_bin'; did you mean 'num_bins'"),
         ("MinMax", {}, "no method 'MinMax'"),
@@ -156,3 +158,34 @@ def test_collectors():
         collector.compute_collection_result()
     with pytest.raises(errors.InvalidArgument, match="'t' holds NaN"):
         collector.collect({"t": np.array([1, np.nan], np.float32)})
+
+
+MASKED = """<ir_version: 10, opset_import: ["" : 18]>
+g (float[2, 4] x, bool[2, 4] m) => (float[2, 4] y) <float[4, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 8, 7, 6, 5, 4, 3, 2, 1}> {
+    low = Constant <value_float: float = -inf> ()
+    p = MatMul(x, w)
+    s = Where(m, p, low)
+    t = Transpose(s)
+    a = Softmax <axis = 0> (t)
+    u = Transpose(a)
+    y = MatMul(u, w)
+}"""
+
+
+@pytest.mark.parametrize("method", list(CalibrationMethod))
+def test_infinite_numbers_that_the_model_means_have_infinite_ranges(tmp_path, method):
+    model = onnx.parser.parse_model(MASKED.replace("-inf", "-1.0"))
+    model.graph.node[0].attribute[0].f = -np.inf
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path)
+    calibrator = create_calibrator(path, None, str(tmp_path / "a.onnx"), method)
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    masks = [np.array([[True, False, True, True]] * 2), np.ones((2, 4), bool)]  # only the first makes them infinite
+    calibrator.collect_data([{"x": x, "m": mask} for mask in masks])
+    found = calibrator.compute_data()
+    assert found["s"].range_value[0] == -np.inf
+    assert found["t"].range_value[0] == -np.inf
+    for name in ("x", "p", "a", "y"):
+        assert np.isfinite(found[name].range_value).all()
+    with pytest.raises(errors.InvalidArgument, match=r"tensor 'x' \(an input of the model\) holds NaN or inf"):
+        calibrator.collect_data([{"x": np.full_like(x, -np.inf), "m": masks[0]}])

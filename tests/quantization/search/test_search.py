@@ -14,7 +14,7 @@ import sardonyx
 from sardonyx.quantization.refusal import InvalidQuantization
 from sardonyx.quantization.search.comparison import layer_deviations, output_deviations, reference_outputs, worst
 from sardonyx.quantization.search.evaluation import Evaluator, Metric, Verdict
-from sardonyx.quantization.search.recipe import PRESETS, named_model, preset
+from sardonyx.quantization.search.recipe import PRESETS, Recipe, named_model, preset
 from sardonyx.quantization.search.search import Search, Target
 from sardonyx.quantization.search.work import work_of
 from tests.quantization.search import chain
@@ -249,3 +249,19 @@ def test_a_recipe_of_products_stores_their_inputs_alone(tmp_path: Path) -> None:
     assert [node.input[0] for node in nodes if node.op_type == "QuantizeLinear"] == ["x"]
     (total,) = (node for node in nodes if node.op_type == "Add")
     assert "p" in total.input
+
+
+def test_a_rest_that_is_not_quantised_alone_ends_the_search(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluator = make()
+    names = [one.name for one in evaluator.report(preset(None, False)).nodes.values() if one.is_quantized]
+    verdict = Evaluator.verdict
+
+    def refusing(self: Evaluator, recipe: Recipe) -> Verdict:
+        if len(recipe.kept_float) > len(names) // 2:
+            raise InvalidQuantization("No node of the model can be quantised as asked")
+        return verdict(self, recipe)
+
+    monkeypatch.setattr(Evaluator, "verdict", refusing)
+    _, found, reached = _search(evaluator, Target(error=1e-9))
+    assert not reached
+    assert np.isfinite(found.error)
