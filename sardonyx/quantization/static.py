@@ -18,6 +18,7 @@ from sardonyx.quantization.configs import CALIBRATION_OPTIONS
 from sardonyx.quantization.options import Options
 from sardonyx.quantization.quant_utils import QuantFormat, QuantType
 from sardonyx.quantization.refusal import InvalidQuantization
+from sardonyx.runtime.files.opening import open_file
 
 if TYPE_CHECKING:
     from sardonyx.quantization.calibrate import TensorsData
@@ -160,7 +161,7 @@ def check_types(
 
 
 def _was_smoothed(path: Path) -> bool:
-    with path.open(encoding="utf-8") as file:
+    with open_file(path) as file:
         return bool(json.load(file).get("smooth_quant", False))
 
 

@@ -19,6 +19,7 @@ from sardonyx.quantization.configs import StaticQuantConfig
 from sardonyx.quantization.quant_utils import QuantFormat, QuantType
 from sardonyx.quantization.quantize import quantize
 from sardonyx.quantization.refusal import InvalidQuantization
+from sardonyx.runtime.files.opening import open_file
 
 Array = np.ndarray[Any, Any]
 
@@ -76,7 +77,8 @@ class OnnxModelCalibrationDataReader(CalibrationDataReader):
         """The array in a file of a TensorProto."""
         tensor = onnx.TensorProto()
         try:
-            tensor.ParseFromString(Path(file_pb).read_bytes())
+            with open_file(file_pb) as file:
+                tensor.ParseFromString(file.read())
             return np.asarray(numpy_helper.to_array(tensor))
         except OSError as error:
             raise errors.NoSuchFile(f"Sample {file_pb} cannot be read: {error.strerror}") from error
@@ -117,7 +119,8 @@ def get_tensor_quant_overrides(file: str | None) -> dict[str, list[dict[str, Any
     if not file:
         return {}
     try:
-        found = json.loads(Path(file).read_text(encoding="utf-8"))
+        with open_file(file) as opened:
+            found = json.load(opened)
     except (OSError, ValueError) as error:
         raise InvalidQuantization(f"The overrides in {file} cannot be read: {error}") from error
     for many in found.values():

@@ -416,6 +416,8 @@ def test_a_missing_file_and_no_model(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there(path: Path) -> None:
+    with pytest.raises(errors.Fail, match="null byte"):
+        quantize_dynamic(_small(), "a\0b")
     with pytest.raises(errors.Fail, match="there is no folder"):
         quantize_static(path, path.parent / "nowhere" / "q.onnx", _reader())
 

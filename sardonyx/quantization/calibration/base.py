@@ -20,6 +20,7 @@ from sardonyx.quantization.calibration.ranges import TensorsData
 from sardonyx.quantization.calibration.readers import Feed, as_reader, length_of, samples_of
 from sardonyx.quantization.calibration.state import StateFile, file_stamp, identity_of
 from sardonyx.quantization.refusal import InvalidQuantization
+from sardonyx.runtime.files.opening import open_file
 
 Array = np.ndarray[Any, Any]
 
@@ -93,7 +94,8 @@ class CalibraterBase:
         own_folder = augmented_model.folder_of(self._model_path)
         if self._weights_are_elsewhere() and own_folder != augmented_model.folder_of(Path(path)):
             options.add_session_config_entry(_FOLDER, own_folder)
-            source = Path(path).read_bytes()
+            with open_file(path) as file:
+                source = file.read()
         self.infer_session = InferenceSession(source, options, providers=list(self.execution_providers))
 
     def _weights_are_elsewhere(self) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from sardonyx import errors
 from sardonyx.quantization.calibration.method import CalibrationMethod
 from sardonyx.quantization.refusal import InvalidQuantization
-from sardonyx.runtime.files.opening import replacing
+from sardonyx.runtime.files.opening import open_file, replacing
 
 _ARRAY = "numpy.array"
 
@@ -216,7 +216,8 @@ def load_tensors_data(path: str | os.PathLike[str]) -> TensorsData:
     """
     source = Path(path)
     try:
-        content = source.read_bytes()
+        with open_file(source) as file:
+            content = file.read()
     except FileNotFoundError:
         raise RangesNotFoundError(f"There is no file of ranges at {source}: calibrate first") from None
     except OSError as error:

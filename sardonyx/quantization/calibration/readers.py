@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sardonyx.quantization.refusal import InvalidQuantization
+from sardonyx.runtime.files.opening import open_file
 
 Feed = Mapping[str, Any]
 
@@ -101,7 +102,7 @@ class NpzFolderReader(IndexedReader):
 
     def _load(self, index: int) -> Feed:
         try:
-            with np.load(self.files[index], allow_pickle=False) as arrays:
+            with open_file(self.files[index]) as file, np.load(file, allow_pickle=False) as arrays:
                 return {name: arrays[name] for name in arrays.files}
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise InvalidQuantization(f"{self.files[index]} is no file of arrays ({error}): write it again") from error

@@ -15,7 +15,7 @@ import numpy as np
 
 from sardonyx import errors
 from sardonyx.quantization.refusal import InvalidQuantization
-from sardonyx.runtime.files.opening import replacing
+from sardonyx.runtime.files.opening import open_file, replacing
 
 _HEADER = "header"
 _FORMAT = 1
@@ -51,8 +51,8 @@ class StateFile:
         `errors.InvalidArgument` for a file of another calibration, or of none.
         """
         try:
-            with np.load(self.path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
+            with open_file(self.path) as file, np.load(file, allow_pickle=False) as found:
+                arrays = {name: found[name] for name in found.files}
             header = json.loads(str(arrays.pop(_HEADER)))
             identity, samples = header["identity"], int(header["samples"])
         except FileNotFoundError:

@@ -21,7 +21,7 @@ from sardonyx.quantization.refusal import InvalidQuantization
 from sardonyx.quantization.report import QuantizationReport
 from sardonyx.quantization.search.comparison import Feeds, output_deviations, reference_outputs, worst
 from sardonyx.quantization.search.recipe import Recipe
-from sardonyx.runtime.files.opening import replacing
+from sardonyx.runtime.files.opening import open_file, replacing
 
 # A session of a quantised model to a number, higher is better.
 Metric: TypeAlias = Callable[[InferenceSession], float]
@@ -167,7 +167,8 @@ class _State:
 
     def _read(self, path: Path) -> None:
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            with open_file(path) as file:
+                content = json.load(file)
             identity = content["identity"]
             for row in content["evaluations"]:
                 metric = row["metric"]
@@ -187,7 +188,7 @@ class _State:
 def _identity(model: Path, feeds: Sequence[Feeds], calibration: Sequence[Feeds], has_metric: bool) -> str:
     """What evaluations depend on, as a hash: the model's file, the samples, this version."""
     digest = hashlib.sha256(f"{__version__} {has_metric}".encode())
-    with open(model, "rb") as file:
+    with open_file(model) as file:
         while block := file.read(_BLOCK):
             digest.update(block)
     for one in (*feeds, *calibration):

@@ -217,6 +217,8 @@ def _no_wider(target: str, mode: int) -> int:
         status = os.stat(target)
     except OSError:
         return mode
+    except ValueError as error:  # a name with a null byte
+        raise OSError(errno.EINVAL, str(error), target) from None
     if not stat.S_ISREG(status.st_mode):
         raise _irregular(target)
     return mode & (status.st_mode | PRIVATE)
