@@ -183,6 +183,18 @@ SMALL_MODELS: dict[str, SmallModel] = {
         tolerance=1e-5,
         float32_alone=True,
     ),
+    "quantised maps of few channels": SmallModel(
+        """maps (float[n, 7, m, 9] x) => (float[n, 7, k, 3] y)
+        { xs = Constant<value_float = 0.03>() ws = Constant<value_float = 0.02>()
+          zero = Constant<value = uint8 {120}>() flat = Constant<value = int8 {0}>()
+          q = QuantizeLinear(x, xs, zero) f = QuantizeLinear(w, ws, flat)
+          c = QLinearConv<pads = [1, 1, 1, 1], strides = [4, 4], group = 7>(q, xs, zero, f, ws, flat, xs, zero)
+          y = DequantizeLinear(c, xs, zero) }""",
+        sizes=({"n": 1, "m": 9, "k": 3}, {"n": 2, "m": 13, "k": 4}),
+        constants={"w": (7, 1, 3, 3)},
+        tolerance=1e-5,
+        float32_alone=True,
+    ),
     "softmax": SmallModel(
         """softmax (float[n, 7, 19] x) => (float[n, 7, 19] y, float[n, 7, 19] z)
         { y = Softmax<axis = -1>(x) z = LogSoftmax<axis = 1>(x) }""",

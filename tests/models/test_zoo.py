@@ -31,6 +31,8 @@ TOLERANCE = 1e-4
 # A quantised model rounds at many places, where engines differ by one step, and one step at the input of a ReLU
 # changes many after it: outputs are compared by direction. onnxruntime with and without its optimisations: 0.9976.
 QUANTISED_COSINE = 0.995
+# Where onnxruntime with and without its optimisations is further apart than that itself: SiLU in two roundings.
+OWN_COSINE = {"efficientnet-b0-int8-qdq": 0.985}
 
 
 def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
@@ -91,7 +93,7 @@ def test_model_agrees_with_pytorch(name: str) -> None:
             assert found.shape == wanted.shape
             assert found.dtype == wanted.dtype
             if model.source:
-                assert cosine(found, wanted) >= QUANTISED_COSINE
+                assert cosine(found, wanted) >= OWN_COSINE.get(name, QUANTISED_COSINE)
             else:
                 assert relative_error(found, wanted) <= TOLERANCE
     del session

@@ -9,7 +9,6 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.constants import Array
-from sardonyx.ops.microsoft.packed_weights import pack
 from sardonyx.passes.base import PACKED_BLOCKS, PACKED_PRODUCTS, TURNED_PACKED_PRODUCTS, Level
 from sardonyx.passes.rule import Match, OpPattern, Rule, op
 from sardonyx.passes.rules.facts import permutation
@@ -211,6 +210,8 @@ def _packed_product(
     m: Match, rows: int, bits: int, block: int, codes: Array, scales: Array, zeros: Array | None, accuracy: int
 ) -> ir.Node:
     """MatMulNBits of unsigned codes (columns, blocks * block), scales and zero points (columns, blocks)."""
+    from sardonyx.ops.microsoft.packed_weights import pack  # of the contrib operators, which few models have
+
     middle = _kind(m)[1]
     columns, blocks = scales.shape
     inputs = [
