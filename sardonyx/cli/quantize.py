@@ -28,7 +28,7 @@ from sardonyx.cli.options import Dims, Entries, Json, Threads
 from sardonyx.cli.quantize_summary import Summary, show
 from sardonyx.cli.shapes import infer
 from sardonyx.quantization.calibration.readers import NpzFolderReader
-from sardonyx.quantization.search.comparison import Feeds, layer_deviations, output_deviations, reference_outputs
+from sardonyx.quantization.search.comparison import Feeds, layer_deviations, output_deviations
 from sardonyx.quantization.search.evaluation import Evaluator, Metric
 from sardonyx.quantization.search.recipe import PRESETS, Recipe, preset
 from sardonyx.quantization.search.search import Result, Search, Target
@@ -257,14 +257,13 @@ def _written(evaluator: Evaluator, result: Result, target: Path, options: Sessio
     """The quantised model at its place, and all that is told of it."""
     model, feeds = evaluator.model, evaluator.feeds
     report = result.recipe.apply(model, target, evaluator.ranges(result.recipe))
-    expected = reference_outputs(model, feeds, options)
     names = [one.name for one in report.nodes.values() if one.is_quantized]
     return Summary(
         model,
         target,
         result,
         report,
-        outputs=output_deviations(target, feeds, expected, options),
+        outputs=output_deviations(target, feeds, evaluator.expected, options),
         layers=layer_deviations(model, target, feeds[:_LAYER_SAMPLES], names, options),
         seconds=tuple(medians([model, target], feeds[0], options)),
         evaluations=evaluator.count,

@@ -66,7 +66,7 @@ class Evaluator:
         self.count = 0  # evaluations of this process
         self._folder = folder
         self._told = told
-        self._expected = reference_outputs(model, feeds, self.options)
+        self.expected = reference_outputs(model, feeds, self.options)
         self._ranges: dict[str, Mapping[str, Any]] = {}
         self._reports: dict[str, QuantizationReport] = {}
         self._state = _State(state, _identity(model, feeds, calibration, metric is not None))
@@ -114,7 +114,7 @@ class Evaluator:
         target = self._folder / "candidate.onnx"
         self._reports[recipe.key] = recipe.apply(self.model, target, self.ranges(recipe))
         self.count += 1
-        error = worst(output_deviations(target, self.feeds, self._expected, self.options))
+        error = worst(output_deviations(target, self.feeds, self.expected, self.options))
         metric = None
         if judge is not None:
             metric = _number(judge(InferenceSession(os.fspath(target), self.options)), target)
