@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from sardonyx import errors, log
 from sardonyx.api.building import largest_shapes, provider_choice
 from sardonyx.api.building.built import Built
-from sardonyx.api.building.compiled_model import CompiledModel
+from sardonyx.api.building.compiled_model import AS_THEY_ARE, CacheChoice, CompiledModel
 from sardonyx.api.building.declarations import declared, metadata, model_texts
 from sardonyx.api.building.distinct_symbols import make_distinct
 from sardonyx.api.building.extra_outputs import add_outputs
@@ -40,6 +40,8 @@ from sardonyx.api.values import value_layout
 from sardonyx.compiler.llvm.compiler_process import held
 from sardonyx.graph.load import LoadedModel, load_model
 from sardonyx.passes.base import Level
+from sardonyx.passes.caches.in_place import prepare
+from sardonyx.passes.caches.pairs import DeclinedError
 from sardonyx.passes.rules.attention_match import BY_HEADS
 from sardonyx.passes.settled_branches import settle_branches
 from sardonyx.providers import registry
@@ -54,6 +56,7 @@ Source: TypeAlias = str | bytes | onnx.ModelProto
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
 _NO_COMPILE = "session.disable_model_compile"
 _KEEPS_FUNCTIONS = "session.disable_aot_function_inlining"
+CACHES_IN_PLACE = "sardonyx.caches_in_place"
 _DISABLED = "optimization.disable_specified_optimizers"
 _MINIMAL_BUILD = "optimization.minimal_build_optimizations"
 _SAVED_FILE = "session.optimized_model_external_initializers_file_name"
@@ -64,10 +67,16 @@ _SAVED_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
 def build(request: SessionRequest) -> Built:
     """Load, change, place and compile a model as a request says, and save it where its options ask for that."""
     with (request.streams or Streams()).serving():
-        return _build(request)
+        if not is_on(request.options._config, CACHES_IN_PLACE):
+            return _build(request)
+        try:
+            return _build(request, in_place=True)
+        except DeclinedError as declined:  # which may have come in the middle of the rewrite
+            request.logger.warning(f"{CACHES_IN_PLACE} has no effect: {declined}", "caches")
+            return _build(request, CacheChoice(declined=str(declined)))
 
 
-def _build(request: SessionRequest) -> Built:
+def _build(request: SessionRequest, caches: CacheChoice = AS_THEY_ARE, *, in_place: bool = False) -> Built:
     source, options, names, provider_options, disabled, logger, trace = request[:7]
     config = options._config
     config_keys.check(config, logger)
@@ -96,10 +105,12 @@ def _build(request: SessionRequest) -> Built:
             settle_branches(loaded.model)
         if config.get(value_layout.KEY) == value_layout.TURNED:
             value_layout.turn_value_caches(loaded.model)
+        if in_place:
+            caches = _caches(loaded.model, options)
         names, provider_options = _chosen(options, names, provider_options, loaded.model)
         providers = _providers(names, provider_options, is_on(config, _NO_FALLBACK), logger)
         declared_outputs = tuple(map(declared, loaded.model.graph.outputs))
-        compiled = _compiled(loaded, options, providers, disabled, logger, trace)
+        compiled = _compiled(loaded, options, providers, disabled, logger, trace, caches)
         log_placement(compiled.nodes, [provider.name for provider in providers], logger)
         if is_on(config, _NO_FALLBACK):
             _refuse_fallback(compiled, logger)
@@ -123,6 +134,14 @@ def _build(request: SessionRequest) -> Built:
         open_ifs=compiled.open_ifs,
         in_place=shared_caches(model.graph),
     )
+
+
+def _caches(model: ir.Model, options: SessionOptions) -> CacheChoice:
+    """What caches that are written in place need before anything else is known of the model."""
+    opset = model.opset_imports.get("", 1)
+    if options.optimized_model_filepath and opset < _SCATTER_SINCE:
+        raise DeclinedError(f"a model of opset {opset} that is written to a file has no TensorScatter")
+    return CacheChoice(prepare(model))
 
 
 def _chosen(
@@ -195,6 +214,7 @@ def _compiled(
     disabled: Collection[str],
     logger: log.Logger,
     trace: Trace | None,
+    caches: CacheChoice,
 ) -> CompiledModel:
     config = options._config
 
@@ -223,6 +243,7 @@ def _compiled(
             rewrites=rewrite_settings(config),
             order=options.execution_order,
             trace=trace,
+            caches=caches,
         )
     except ValueError as error:  # not an error of providers, so it must not make the caller fall back to others
         logger.error(f"Exception during initialization: {error}")
@@ -273,6 +294,9 @@ def _save(model: ir.Model, options: SessionOptions, functions: Iterable[ir.Funct
 
 # The opset from which on a model that is written may hold ONNX's Attention.
 _ATTENTION_SINCE = 23
+
+# The opset that has the operator which writes into caches.
+_SCATTER_SINCE = 24
 
 # Properties that a model may carry in its ort_config, and how their numbers become values.
 _CONFIGURED: dict[str, Any] = {

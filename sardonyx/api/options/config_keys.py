@@ -303,6 +303,14 @@ _TABLE = (
         lenient=True,
     ),
     _on_off("session.set_denormal_as_zero", "0", "works", "flush denormal numbers"),
+    # Decoders (keys of this project)
+    _on_off(
+        "sardonyx.caches_in_place",
+        "0",
+        "works",
+        "caches of a decoder have one capacity, an input past_length says how much of them is filled, and new rows "
+        "are written in place; a model for which that cannot be proved stays as it is",
+    ),
     # Memory and native code (keys of this project)
     ConfigKey(
         "sardonyx.memory_limit",
