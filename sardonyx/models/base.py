@@ -18,7 +18,7 @@ from sardonyx.models.sessions import SessionSettings
 if TYPE_CHECKING:
     from sardonyx.api.options.session_options import SessionOptions
     from sardonyx.api.session import InferenceSession
-    from sardonyx.models.folders.model_folder import ModelFolder
+    from sardonyx.models.folders.model_files import ModelFiles
 
 
 class PreTrainedModel:
@@ -91,7 +91,7 @@ class ORTModel(PreTrainedModel):
         raise NotImplementedError
 
     @classmethod
-    def _open(cls, folder: ModelFolder, config: Any, settings: SessionSettings, **kwargs: Any) -> Self:
+    def _open(cls, files: ModelFiles, config: Any, settings: SessionSettings, **kwargs: Any) -> Self:
         """The model of a folder: the hook of classes with several files. `kwargs` as of `from_pretrained`."""
         raise NotImplementedError
 

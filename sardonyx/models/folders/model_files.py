@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 
-class ModelFolder:
+class ModelFiles:
     """The files of a model in a folder of this machine; `subfolder` is where its ONNX files are looked for."""
 
     def __init__(self, path: Path, subfolder: str = "") -> None:
