@@ -12,16 +12,84 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sardonyx.models.base import ORTModel
+    from sardonyx.models.base import (
+        ORTModel,
+    )
+    from sardonyx.models.tasks.audio import (
+        ORTModelForAudioClassification,
+        ORTModelForAudioFrameClassification,
+        ORTModelForAudioXVector,
+        ORTModelForCTC,
+    )
+    from sardonyx.models.tasks.custom import (
+        ORTModelForCustomTasks,
+    )
+    from sardonyx.models.tasks.images import (
+        ORTModelForImageClassification,
+        ORTModelForImageToImage,
+        ORTModelForObjectDetection,
+        ORTModelForSemanticSegmentation,
+        ORTModelForZeroShotImageClassification,
+    )
+    from sardonyx.models.tasks.text import (
+        ORTModelForFeatureExtraction,
+        ORTModelForMaskedLM,
+        ORTModelForMultipleChoice,
+        ORTModelForQuestionAnswering,
+        ORTModelForSequenceClassification,
+        ORTModelForTokenClassification,
+    )
 
 # Where the public names live, relative to this package.
 _NAMES = {
-    "base": ["ORTModel"],
+    "base": [
+        "ORTModel",
+    ],
+    "tasks.audio": [
+        "ORTModelForAudioClassification",
+        "ORTModelForAudioFrameClassification",
+        "ORTModelForAudioXVector",
+        "ORTModelForCTC",
+    ],
+    "tasks.custom": [
+        "ORTModelForCustomTasks",
+    ],
+    "tasks.images": [
+        "ORTModelForImageClassification",
+        "ORTModelForImageToImage",
+        "ORTModelForObjectDetection",
+        "ORTModelForSemanticSegmentation",
+        "ORTModelForZeroShotImageClassification",
+    ],
+    "tasks.text": [
+        "ORTModelForFeatureExtraction",
+        "ORTModelForMaskedLM",
+        "ORTModelForMultipleChoice",
+        "ORTModelForQuestionAnswering",
+        "ORTModelForSequenceClassification",
+        "ORTModelForTokenClassification",
+    ],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "ORTModel",
+    "ORTModelForAudioClassification",
+    "ORTModelForAudioFrameClassification",
+    "ORTModelForAudioXVector",
+    "ORTModelForCTC",
+    "ORTModelForCustomTasks",
+    "ORTModelForFeatureExtraction",
+    "ORTModelForImageClassification",
+    "ORTModelForImageToImage",
+    "ORTModelForMaskedLM",
+    "ORTModelForMultipleChoice",
+    "ORTModelForObjectDetection",
+    "ORTModelForQuestionAnswering",
+    "ORTModelForSemanticSegmentation",
+    "ORTModelForSequenceClassification",
+    "ORTModelForTokenClassification",
+    "ORTModelForZeroShotImageClassification",
 ]
 
 
