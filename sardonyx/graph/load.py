@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from sardonyx import errors
 from sardonyx.graph.constants import graphs_of, nodes_of
-from sardonyx.graph.external_data import Buffer, ExternalData, leave_out_prepacked
+from sardonyx.graph.external_data import Buffer, ExternalData, external_entries, leave_out_prepacked
 from sardonyx.graph.functions import inline_functions
 from sardonyx.graph.initializers import TensorReader, data_type, dimensions
 from sardonyx.graph.long_attributes import put_back, set_aside
@@ -93,6 +93,39 @@ def load_model(
     own = () if path is None else dict.fromkeys((os.path.realpath(path), named_path(path)))
     maps = tuple(one for view in (data, *external.mapped) if (one := file_map(view)) is not None)
     return LoadedModel(model, path, len(data), tuple(warnings), (*own, *external.paths), functions, maps)
+
+
+def external_locations(path: str | os.PathLike[str]) -> list[str]:
+    """The files with weights that the model of a file names, each once, by their paths relative to its folder.
+
+    Only the structure of the model is read, and no such file. `errors.NoSuchFile`, `errors.InvalidProtobuf`.
+    """
+    data, _ = _bytes_of(path)
+    try:
+        proto = onnx.ModelProto.FromString(split(data)[0])
+    except (DecodeError, errors.InvalidProtobuf) as error:
+        name = os.fspath(path)
+        raise errors.InvalidProtobuf(
+            f"Load model from {name} failed:Protobuf parsing failed.{kind_of(data)}"
+        ) from error
+    found: dict[str, None] = {}
+    for tensor in _tensors(proto):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            found[external_entries(tensor)["location"]] = None
+    return list(found)
+
+
+def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor of a model but those of sparse ones, which are never in files of their own."""
+    nodes = [node for function in proto.functions for node in function.node]
+    for graph in _graphs(proto):
+        yield from graph.initializer
+        nodes += graph.node
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR:
+                yield attribute.t
+            yield from attribute.tensors
 
 
 def _bytes_of(source: Source) -> tuple[memoryview, str | None]:

@@ -1,0 +1,105 @@
+"""Hugging Face models on Sardonyx: the classes of Optimum, for today's transformers.
+
+`ORTModelForSequenceClassification.from_pretrained(folder or id)` and its relatives load ONNX models as Optimum,
+transformers.js, onnxruntime-genai and sentence-transformers lay them out, take and give NumPy arrays or torch tensors,
+and work in `transformers.pipeline`. Every name below is imported when it is first used: the import itself brings
+neither transformers nor torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sardonyx.models.base import (
+        ORTModel,
+    )
+    from sardonyx.models.tasks.audio import (
+        ORTModelForAudioClassification,
+        ORTModelForAudioFrameClassification,
+        ORTModelForAudioXVector,
+        ORTModelForCTC,
+    )
+    from sardonyx.models.tasks.custom import (
+        ORTModelForCustomTasks,
+    )
+    from sardonyx.models.tasks.images import (
+        ORTModelForImageClassification,
+        ORTModelForImageToImage,
+        ORTModelForObjectDetection,
+        ORTModelForSemanticSegmentation,
+        ORTModelForZeroShotImageClassification,
+    )
+    from sardonyx.models.tasks.text import (
+        ORTModelForFeatureExtraction,
+        ORTModelForMaskedLM,
+        ORTModelForMultipleChoice,
+        ORTModelForQuestionAnswering,
+        ORTModelForSequenceClassification,
+        ORTModelForTokenClassification,
+    )
+
+# Where the public names live, relative to this package.
+_NAMES = {
+    "base": [
+        "ORTModel",
+    ],
+    "tasks.audio": [
+        "ORTModelForAudioClassification",
+        "ORTModelForAudioFrameClassification",
+        "ORTModelForAudioXVector",
+        "ORTModelForCTC",
+    ],
+    "tasks.custom": [
+        "ORTModelForCustomTasks",
+    ],
+    "tasks.images": [
+        "ORTModelForImageClassification",
+        "ORTModelForImageToImage",
+        "ORTModelForObjectDetection",
+        "ORTModelForSemanticSegmentation",
+        "ORTModelForZeroShotImageClassification",
+    ],
+    "tasks.text": [
+        "ORTModelForFeatureExtraction",
+        "ORTModelForMaskedLM",
+        "ORTModelForMultipleChoice",
+        "ORTModelForQuestionAnswering",
+        "ORTModelForSequenceClassification",
+        "ORTModelForTokenClassification",
+    ],
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = [
+    "ORTModel",
+    "ORTModelForAudioClassification",
+    "ORTModelForAudioFrameClassification",
+    "ORTModelForAudioXVector",
+    "ORTModelForCTC",
+    "ORTModelForCustomTasks",
+    "ORTModelForFeatureExtraction",
+    "ORTModelForImageClassification",
+    "ORTModelForImageToImage",
+    "ORTModelForMaskedLM",
+    "ORTModelForMultipleChoice",
+    "ORTModelForObjectDetection",
+    "ORTModelForQuestionAnswering",
+    "ORTModelForSemanticSegmentation",
+    "ORTModelForSequenceClassification",
+    "ORTModelForTokenClassification",
+    "ORTModelForZeroShotImageClassification",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
