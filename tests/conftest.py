@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -93,7 +94,11 @@ def _fresh_module() -> None:
     """Let the kernels of earlier modules' tests go: all of them together are more than a process can map.
 
     What is left then stays, above all the tests themselves, and the collector need not look at it ever again.
+    Engines that are still being written are waited for, as some modules put other compilers in the place of this one.
     """
+    for thread in threading.enumerate():
+        if thread.name == "sardonyx-engine":
+            thread.join(timeout=120)
     forget_kernels()
     gc.collect()
     gc.freeze()
