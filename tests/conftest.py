@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sardonyx.api.engines import engine_store
+from sardonyx.api.engines import engine_store, kept_sizes
 from sardonyx.compiler.choice import tuned
 from sardonyx.compiler.llvm import installed_packs
 from sardonyx.compiler.llvm.library import forget_kernels
@@ -20,6 +20,9 @@ gc.disable()  # until all tests are known: nothing that collecting them makes go
 
 # Sessions of tests are made from their models, however often they come; those of engines have tests of their own.
 engine_store.LEAST_SECONDS = float("inf")
+
+# Those that write engines do not rest for the sake of other work.
+kept_sizes.BUSY_REST = 0.0
 
 # Tests compile what they need, whatever comes ready with an installed distribution; packs have tests of their own.
 os.environ[installed_packs.VARIABLE] = installed_packs.OFF
