@@ -72,7 +72,7 @@ def build(request: SessionRequest) -> Built:
         try:
             return _build(request, in_place=True)
         except DeclinedError as declined:  # which may have come in the middle of the rewrite
-            request.logger.warning(f"{CACHES_IN_PLACE} has no effect: {declined}", "caches")
+            request.logger.info(f"{CACHES_IN_PLACE} has no effect: {declined}", "caches")
             return _build(request, CacheChoice(declined=str(declined)))
 
 
