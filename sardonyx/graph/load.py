@@ -69,12 +69,14 @@ def load_model(
     allow_unreleased_opsets: bool | None = None,
     model_path: str | os.PathLike[str] | None = None,
     hard_links: bool = False,
+    other_folders: Sequence[str] = (),
 ) -> LoadedModel:
     """Load a model without copying its weights.
 
     External data lie in the folder of the model file; for bytes and ModelProto in `external_folder`, or else in the
     working directory. `external_buffers` are contents of such files by their names, used in their place. `model_path`
-    is the file that a ModelProto was read from. With `hard_links` external data may have other names as well.
+    is the file that a ModelProto was read from. With `hard_links` external data may have other names as well,
+    with `other_folders` they may be in these, too.
 
     Raises `errors.NoSuchFile`, `errors.InvalidProtobuf`, and for a model that is wrong in itself `errors.Fail`,
     `errors.InvalidArgument` or `errors.InvalidGraph`.
@@ -82,7 +84,7 @@ def load_model(
     data, path = _bytes_of(source)
     origin = path if path is not None or model_path is None else os.fspath(model_path)
     folder = (os.fspath(external_folder or "") if origin is None else os.path.dirname(origin)) or "."
-    external = ExternalData(folder, external_buffers, from_bytes=path is None, model=origin, hard_links=hard_links)
+    external = ExternalData(folder, external_buffers, path is None, origin, hard_links, other_folders)
     warnings: list[str] = []
     try:
         model, functions = _model_of(data, external, allow_unreleased_opsets, warnings, path is not None)
