@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sardonyx.models.base import ORTModel
+    from sardonyx.models.sentences.cross_encoder import CrossEncoder
     from sardonyx.models.sentences.encoder import SentenceEncoder
 
 # Where the public names live, relative to this package.
 _NAMES = {
     "base": ["ORTModel"],
+    "sentences.cross_encoder": ["CrossEncoder"],
     "sentences.encoder": ["SentenceEncoder"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
+    "CrossEncoder",
     "ORTModel",
     "SentenceEncoder",
 ]

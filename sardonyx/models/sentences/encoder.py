@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,9 @@ from sardonyx.models.sentences.layout import read_layout
 from sardonyx.models.sentences.model_file import find_model
 from sardonyx.models.sentences.pooling import Pooling
 from sardonyx.models.sentences.precision import check_precision, quantized
+from sardonyx.models.sentences.progress import progress_bar
 from sardonyx.models.sentences.similarity import similarity
-from sardonyx.models.sentences.text_model import TextModel, checked_texts
+from sardonyx.models.sentences.text_model import TextModel, check_batch_size, check_device, check_texts
 from sardonyx.models.sentences.tokens import TextTokenizer
 from sardonyx.models.sessions import SessionSettings
 
@@ -180,17 +180,22 @@ class SentenceEncoder:
         truncate_dim: int | None = None,
         max_length: int | None = None,
     ) -> Any:
-        _check(batch_size, device, output_value)
+        check_batch_size(batch_size)
+        check_device(device)
         check_precision(precision)
+        if output_value not in ("sentence_embedding", "token_embeddings"):
+            raise errors.InvalidArgument(
+                f"output_value is 'sentence_embedding' or 'token_embeddings', and not {output_value!r}"
+            )
         is_one = isinstance(sentences, str)
         texts = [sentences] if isinstance(sentences, str) else list(sentences)
-        checked_texts(texts, "sentences")
+        check_texts(texts, "sentences")
         before = self._prompt(prompt, prompt_name)
         prompt_length = 0
         if before:
             texts = [before + text for text in texts]
             prompt_length = self._model.tokenizer.prompt_length(before, max_length)
-        with _progress(len(texts), bool(show_progress_bar)) as progress:
+        with progress_bar(len(texts), bool(show_progress_bar)) as progress:
             runs = self._model.run(texts, batch_size, max_length, progress)
             if output_value == "token_embeddings":
                 return self._tokens(runs, len(texts), is_one, convert_to_tensor)
@@ -251,17 +256,6 @@ class SentenceEncoder:
         return self.prompts[name]
 
 
-def _check(batch_size: int | None, device: Any, output_value: str) -> None:
-    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-        raise errors.InvalidArgument(f"batch_size is a number of texts or None, and not {batch_size!r}")
-    if device is not None and str(device) != "cpu":
-        raise errors.InvalidArgument(f"Texts are encoded on the device 'cpu', and not on {device!r}")
-    if output_value not in ("sentence_embedding", "token_embeddings"):
-        raise errors.InvalidArgument(
-            f"output_value is 'sentence_embedding' or 'token_embeddings', and not {output_value!r}"
-        )
-
-
 def _output(part: Part, prefer_states: bool) -> tuple[str, bool]:
     """The output that is asked for, and whether it has a vector for each token."""
     ranks = {name: len(shape) for name, shape in part.output_shapes.items()}
@@ -283,12 +277,3 @@ def _size(part: Part, output: str, modes: int, of_layers: int | None) -> int | N
         return of_layers
     last = shape[-1] if shape else None
     return last * (modes if len(shape) == 3 else 1) if isinstance(last, int) else None
-
-
-@contextmanager
-def _progress(count: int, shown: bool) -> Iterator[Callable[[int], object] | None]:
-    if not shown:
-        yield None
-        return
-    with require("tqdm", "show_progress_bar=True").tqdm(total=count, desc="Texts") as bar:
-        yield bar.update

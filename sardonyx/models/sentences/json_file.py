@@ -21,3 +21,11 @@ def read_json(path: Path, default: Any = None) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise errors.Fail(f"{path} is no whole JSON ({error}); get the file again") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The dictionary that a file holds; an empty one where there is no such file. `errors.Fail` for anything else."""
+    found = read_json(path, {})
+    if not isinstance(found, dict):
+        raise errors.Fail(f"{path} is no JSON object; get the file again")
+    return found

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sardonyx import errors
 from sardonyx.models.sentences import pooling
-from sardonyx.models.sentences.json_file import read_json
+from sardonyx.models.sentences.json_file import read_json, read_object
 from sardonyx.models.sentences.layers import Dense, Layer, LayerNorm, normalised
 
 # The config of the transformer; older versions named it by the architecture.
@@ -62,7 +61,7 @@ def read_layout(folder: Path) -> Layout:
     for module in modules:
         _add(layout, folder, str(module.get("type", "")).rpartition(".")[2], str(module.get("path", "")))
     _read_transformer(layout)
-    settings = _dictionary(folder / "config_sentence_transformers.json")
+    settings = read_object(folder / "config_sentence_transformers.json")
     layout.prompts = {name: text or "" for name, text in (settings.get("prompts") or {}).items()}
     layout.default_prompt_name = settings.get("default_prompt_name")
     layout.truncate_dim = settings.get("truncate_dim")
@@ -77,9 +76,9 @@ def _add(layout: Layout, folder: Path, kind: str, path: str) -> None:
     if kind == "Transformer":
         layout.transformer = inside
     elif kind == "Pooling":
-        layout.pooling = pooling.of_config(_dictionary(inside / "config.json"))
+        layout.pooling = pooling.of_config(read_object(inside / "config.json"))
     elif kind == "Dense":
-        config = _dictionary(inside / "config.json")
+        config = read_object(inside / "config.json")
         if config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
             raise errors.NotImplemented(
                 f"The dense layer in {inside} is not for vectors: {config['module_input_name']}"
@@ -97,17 +96,10 @@ def _add(layout: Layout, folder: Path, kind: str, path: str) -> None:
 
 def _read_transformer(layout: Layout) -> None:
     for name in _TRANSFORMER_CONFIGS:
-        if config := _dictionary(layout.transformer / name):
+        if config := read_object(layout.transformer / name):
             break
     text = (config.get("processing_kwargs") or {}).get("text") or {}
     layout.max_length = text.get("max_length", config.get("max_seq_length"))
     layout.query_length = config.get("query_length")
     layout.document_length = config.get("document_length")
     layout.lower_case = bool(config.get("do_lower_case", False))
-
-
-def _dictionary(path: Path) -> dict[str, Any]:
-    found = read_json(path, {})
-    if not isinstance(found, dict):
-        raise errors.Fail(f"{path} is no JSON object; get the file again")
-    return found

@@ -121,8 +121,20 @@ class TextModel:
         return np.zeros(sizes, self.part.inputs[name])
 
 
-def checked_texts(texts: Sequence[Any], culprit: str) -> None:
+def check_texts(texts: Sequence[Any], culprit: str) -> None:
     """`errors.InvalidArgument` for the first that is no text."""
     for at, text in enumerate(texts):
         if not isinstance(text, str):
             raise errors.InvalidArgument(f"{culprit}[{at}] is no text, but of type {type(text).__name__}")
+
+
+def check_batch_size(batch_size: int | None) -> None:
+    """`errors.InvalidArgument` for what is no number of texts."""
+    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+        raise errors.InvalidArgument(f"batch_size is a number of texts or None, and not {batch_size!r}")
+
+
+def check_device(device: Any) -> None:
+    """`errors.InvalidArgument` for a device that models do not run on."""
+    if device is not None and str(device) != "cpu":
+        raise errors.InvalidArgument(f"Texts are encoded on the device 'cpu', and not on {device!r}")

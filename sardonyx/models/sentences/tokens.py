@@ -11,7 +11,7 @@ import numpy as np
 
 from sardonyx import errors
 from sardonyx.models.requirements import installed, require
-from sardonyx.models.sentences.json_file import read_json
+from sardonyx.models.sentences.json_file import read_object
 
 # A text, or a pair of texts.
 Text = str | tuple[str, str]
@@ -42,8 +42,8 @@ class TextTokenizer:
 
     def __init__(self, folder: Path, max_length: int | None = None, lower_case: bool = False) -> None:
         self._source = _tokenizer(folder)
-        config = read_json(folder / "tokenizer_config.json", {})
-        model = read_json(folder / "config.json", {})
+        config = read_object(folder / "tokenizer_config.json")
+        model = read_object(folder / "config.json")
         if lower_case:
             _add_lower_case(self._source)
         padding = self._source.padding or {}
