@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from sardonyx.models.base import (
         ORTModel,
     )
+    from sardonyx.models.sentences.cross_encoder import CrossEncoder
+    from sardonyx.models.sentences.encoder import SentenceEncoder
     from sardonyx.models.tasks.audio import (
         ORTModelForAudioClassification,
         ORTModelForAudioFrameClassification,
@@ -45,6 +47,8 @@ _NAMES = {
     "base": [
         "ORTModel",
     ],
+    "sentences.cross_encoder": ["CrossEncoder"],
+    "sentences.encoder": ["SentenceEncoder"],
     "tasks.audio": [
         "ORTModelForAudioClassification",
         "ORTModelForAudioFrameClassification",
@@ -73,6 +77,7 @@ _NAMES = {
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
+    "CrossEncoder",
     "ORTModel",
     "ORTModelForAudioClassification",
     "ORTModelForAudioFrameClassification",
@@ -90,6 +95,7 @@ __all__ = [
     "ORTModelForSequenceClassification",
     "ORTModelForTokenClassification",
     "ORTModelForZeroShotImageClassification",
+    "SentenceEncoder",
 ]
 
 

@@ -1,0 +1,29 @@
+"""Which texts run together: those of like lengths, so that little is padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+# Tokens of a batch, with padding: enough to keep the products of matrices busy, few enough that what the layers write
+# is still in the caches when it is read.
+TOKENS = 1024
+
+
+def batches(
+    lengths: Sequence[int], most_texts: int | None = None, tokens: int = TOKENS
+) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
+    """Indices of texts that run together, the longest texts first.
+
+    A batch is padded to its longest text; rows times this length are at most `tokens`, unless it is one text.
+    """
+    order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
+    at = 0
+    while at < len(order):
+        rows = max(tokens // max(lengths[order[at]], 1), 1)
+        if most_texts is not None:
+            rows = min(rows, most_texts)
+        yield order[at : at + rows]
+        at += rows
