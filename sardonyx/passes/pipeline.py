@@ -45,6 +45,7 @@ from sardonyx.passes.rules import (
     projections,
     quantization,
     quantization_pairs,
+    reductions,
     reshapes,
     rotary,
     sizes,
@@ -85,6 +86,8 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         *_each(products.RULES),
         # Kernels for what two branches give in two forms.
         Pass(RANKS, Level.EXTENDED, sink_open_ranks),
+        # What goes over the same elements.
+        *_each(reductions.RULES),
         # Classifiers and categories without strings.
         *_each(class_labels.RULES),
         *_each(text_columns.RULES),

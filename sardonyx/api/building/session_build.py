@@ -43,6 +43,7 @@ from sardonyx.passes.base import Level
 from sardonyx.passes.caches.in_place import prepare
 from sardonyx.passes.caches.pairs import DeclinedError
 from sardonyx.passes.rules.attention_match import BY_HEADS
+from sardonyx.passes.rules.reductions import NAME as REDUCTIONS
 from sardonyx.passes.settled_branches import settle_branches
 from sardonyx.providers import registry
 from sardonyx.providers.base import ExecutionProvider
@@ -241,8 +242,10 @@ def _compiled(
             _save(model, options, loaded.functions if is_on(config, _KEEPS_FUNCTIONS) else ())
 
     left_out = resolved([*sorted(disabled), *config_keys.names(config, _DISABLED)], logger)
-    if options.optimized_model_filepath and loaded.model.opset_imports.get("", 1) < _ATTENTION_SINCE:
-        left_out |= BY_HEADS
+    if options.optimized_model_filepath:  # which others read
+        left_out |= {REDUCTIONS}
+        if loaded.model.opset_imports.get("", 1) < _ATTENTION_SINCE:
+            left_out |= BY_HEADS
     try:
         return CompiledModel.build(
             loaded,
