@@ -106,7 +106,7 @@ class CompiledModel:
         declared = _declarations(model.graph)
         check_cancelled()
         with span(trace, "Compile", "infer"):
-            inference = infer_model(model)
+            inference = infer_model(model, names=True)
         contradictions = report_contradictions(declared, inference.facts, strict_shapes, logger)
         inputs, overridable, outputs = _signature(model.graph, declared, inference)
         defaults = {item.name: array_of(model.graph.initializers[item.name]) for item in overridable}
