@@ -64,6 +64,7 @@ class Walk:
         self._sizes: set[ir.Value] = set()
         self._read: dict[tuple[ir.Value, Reading], ir.Value] = {}
         self.written: dict[ir.Value, ir.Value] = {}  # by each past, the cache with new rows
+        self._flat: dict[ir.Value, ir.Value] = {}  # (rows, positions) as one axis, by what that was made of
         self._counted: set[ir.Value] = set()  # whose elements are numbers of positions of the capacity, at any place
         for value in graph.inputs:
             if value not in self.pasts and value is not lengths.past:
@@ -139,6 +140,8 @@ class Walk:
         found = self._read.get((value, reading))
         if found is None:
             found = self._read[value, reading] = self._made(value, reading)
+            if reading is Reading.DATA:
+                self.inference.facts[found] = self.fact(value)
         return found
 
     def _made(self, value: ir.Value, reading: Reading) -> ir.Value:
@@ -243,6 +246,8 @@ class Walk:
             raise DeclinedError(f"{named(node)} has a body")
         if any(value in self.pasts for value in node.inputs):
             raise DeclinedError(f"{named(node)} reads a cache beside the node that appends to it")
+        if any(value in self._flat for value in node.inputs) and node.op_type != "Gather":
+            raise DeclinedError(f"{named(node)} reads the positions of all rows as one axis")
         rule = _RULES.get(node.op_type) if node.domain == "" else None
         if rule is not None:
             rule(self, node)
@@ -281,6 +286,10 @@ class Walk:
 
     def _reshape(self, node: ir.Node) -> None:
         before, after = self.fact(node.inputs[0]).shape, self.fact(node.outputs[0]).shape
+        if self._is_flattened(node):
+            assert node.inputs[0] is not None
+            self._flat[node.outputs[0]] = node.inputs[0]
+            return
         source = self.axes(node.inputs[0])
         self._view(node)
         target = self.axes(node.outputs[0])
@@ -290,6 +299,70 @@ class Walk:
             _same_size(before[:one], after[:other]) for one, other in zip(source, target, strict=True)
         ):
             raise DeclinedError(f"{named(node)} joins the positions with other axes")
+
+    def _is_flattened(self, node: ir.Node) -> bool:
+        """Whether a node makes one axis of (rows, positions), behind which there may be axes of one element."""
+        before, after = self.fact(node.inputs[0]).shape, self.fact(node.outputs[0]).shape
+        if before is None or after is None or len(before) != 2 or self.axes(node.inputs[0]) != (1,):
+            return False
+        return bool(after) and same(after[0], product(before)) and all(dim == 1 for dim in after[1:])
+
+    def _gather_all(self, node: ir.Node) -> None:
+        """Elements of (rows, positions) as one axis, by numbers row * positions + position: a view of what that was."""
+        data, indices = node.inputs
+        assert data is not None
+        source = self._flat[data]
+        shape, result = self.fact(indices).shape, self.fact(node.outputs[0]).shape
+        axis = node.attributes.get("axis")
+        order = self._in_order(indices, self.fact(source).shape or ())
+        if shape is None or result is None or order is None or (axis is not None and axis.as_int() != 0):
+            raise DeclinedError(f"{named(node)} takes elements of all rows by numbers that are not known")
+        axes = [place for place in range(len(result)) if place not in order]
+        if self.nodes.has_axes_input:
+            view = self.nodes.make("Unsqueeze", [source, self.nodes.constant(axes)])
+        else:
+            view = self.nodes.make("Unsqueeze", [source], {"axes": axes})
+        self.see_results(node)
+        self.replace(node, [view], view.outputs[0])
+
+    def _in_order(self, indices: ir.Value | None, dims: Dims) -> tuple[int, int] | None:
+        """The axes of rows and positions of the numbers row * positions + position for all of `dims`, in this order."""
+        node = None if indices is None else indices.producer()
+        if node is None or node.op_type != "Add":
+            return None
+        rank = self.fact(indices).rank or 0
+        for first, second in (node.inputs, node.inputs[::-1]):
+            product_ = None if second is None else second.producer()
+            if product_ is None or product_.op_type != "Mul":
+                continue
+            for rows, width in (product_.inputs, product_.inputs[::-1]):
+                source = self._width(width)
+                row, position = self._counting(rows, dims[0], rank), self._counting(first, dims[1], rank)
+                if source is not None and row is not None and position is not None and row < position:
+                    return row, position
+        return None
+
+    def _width(self, value: ir.Value | None) -> ir.Value | None:
+        """A size of one element that is the number of positions, as the walk has left it."""
+        elements = self.fact(value).elements
+        return value if elements is not None and len(elements) == 1 and self.sizes.is_whole(elements[0]) else None
+
+    def _counting(self, value: ir.Value | None, length: Dim, rank: int) -> int | None:
+        """The axis, of `rank` ones, along which a value counts 0, 1, … up to a length; None for any other value."""
+        shape = self.fact(value).shape
+        if shape is None:
+            return None
+        long = [axis - len(shape) + rank for axis, dim in enumerate(shape) if dim != 1]
+        while value is not None and (node := value.producer()) is not None and node.domain == "":
+            if node.op_type == "Range":
+                counted = self.fact(value).shape
+                fits = counted is not None and same(counted[0], length) and len(long) == 1
+                begins = self.fact(node.inputs[0]).integers() == [0] and self.fact(node.inputs[2]).integers() == [1]
+                return long[0] if fits and begins else None
+            if node.op_type not in ("Unsqueeze", "Reshape", "Cast", "Identity"):
+                return None
+            value = node.inputs[0]
+        return None
 
     def _concat(self, node: ir.Node) -> None:
         rank = self.fact(node.outputs[0]).rank
@@ -398,6 +471,9 @@ class Walk:
 
     def _gather(self, node: ir.Node) -> None:
         data, indices = node.inputs
+        if data in self._flat:
+            self._gather_all(node)
+            return
         rank = self.fact(data).rank
         attribute = node.attributes.get("axis")
         if rank is None or rank == 0:
