@@ -136,6 +136,9 @@ class Lengths:
         batch = self._put("Gather", [shape, nodes.constant([0])])
         self.starts = self._put("Expand", [self.past, batch])
         self.ends = self._put("Expand", [self.whole, batch])
+        numbers = self._put("Range", [nodes.constant(0), self.capacity, nodes.constant(1)])
+        # Of each position of the capacity, whether it is filled or new.
+        self.filled = self._put("Less", [numbers, self.whole])
 
     def _size(self, dim: Dim) -> ir.Value:
         """A dimension of the inputs, as a number."""

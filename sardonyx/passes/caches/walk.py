@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.constants import subgraphs
@@ -484,7 +485,71 @@ class Walk:
         if axis in self.axes(data) and indices not in self._counted and not self._is_near(indices):
             self._count_from_the_front(node)
         if self.axes(indices) and (indices not in self._counted or axis not in self.axes(data)):
-            raise DeclinedError(f"{named(node)} takes elements by numbers of which those beyond are not known")
+            self._keep_to_the_filled(node)
+
+    def _keep_to_the_filled(self, node: ir.Node) -> None:
+        """Let indices of positions that are not filled be 0, so that they are in their range, whatever they were."""
+        indices = node.inputs[1]
+        assert indices is not None
+        rank, axes, dtype = self.fact(indices).rank, self.axes(indices), self.fact(indices).dtype
+        assert rank is not None
+        assert dtype is not None
+        if len(axes) != 1:
+            raise DeclinedError(f"{named(node)} takes elements by numbers for pairs of positions")
+        filled = self.lengths.filled
+        made = []
+        if rank - axes[0] > 1:
+            made.append(self.nodes.reshaped(filled, [-1] + [1] * (rank - axes[0] - 1)))
+            filled = made[0].outputs[0]
+        zero = self.nodes.constant(0, np.int32 if dtype == ir.DataType.INT32 else np.int64)
+        made.append(self.nodes.make("Where", [filled, indices, zero]))
+        self.insert_before(node, made)
+        node.replace_input_with(1, made[-1].outputs[0])
+
+    def _scatter(self, node: ir.Node) -> None:
+        """Updates of every element in its place, as exporters write `mask[...] = `; they are the result."""
+        data, indices, updates = node.inputs
+        shape = self.fact(data).shape
+        apart = None if indices is None else indices.producer()
+        same_shape = shape is not None and _same_dims(shape, self.fact(updates).shape)
+        if shape is None or updates is None or not same_shape or apart is None or apart.op_type != "Concat":
+            raise DeclinedError(f"{named(node)} writes to places that are not known")
+        rank = len(shape)
+        places = [self._coordinate(value, rank) for value in apart.inputs]
+        wanted = [(axis, dim) for axis, dim in enumerate(shape)]
+        last = apart.attributes["axis"].as_int() in (-1, rank)
+        if (
+            not last
+            or len(places) != rank
+            or not all(
+                base is not None and self._is_coordinate(base, axis, dim, rank)
+                for base, (axis, dim) in zip(places, wanted, strict=True)
+            )
+        ):
+            raise DeclinedError(f"{named(node)} writes to places that are not known")
+        self.pass_through(node)
+        self.see_results(node)
+        self.replace(node, [], updates)
+
+    def _coordinate(self, value: ir.Value | None, rank: int) -> ir.Value | None:
+        """What was expanded to one coordinate of each place, behind which an axis was added."""
+        outer = None if value is None else value.producer()
+        if outer is None or outer.op_type != "Unsqueeze" or self.fact(value).rank != rank + 1:
+            return None
+        shape = self.fact(value).shape
+        inner = outer.inputs[0]
+        before = self.fact(inner).shape
+        if shape is None or before is None or not _same_dims(shape[:-1], before) or inner is None:
+            return None
+        expand = inner.producer()
+        return expand.inputs[0] if expand is not None and expand.op_type == "Expand" else None
+
+    def _is_coordinate(self, base: ir.Value, axis: int, dim: Dim, rank: int) -> bool:
+        """Whether a value that broadcasts to all places is the number of each along an axis."""
+        if dim == 1:
+            constant = self.fact(base).constant
+            return constant is not None and not constant.any()
+        return self._counting(base, dim, rank) == axis
 
     def _is_near(self, indices: ir.Value | None) -> bool:
         """Whether indices surely count from the front."""
@@ -529,12 +594,17 @@ _RULES: dict[str, Callable[[Walk, ir.Node], None]] = {
     "Gather": Walk._gather,
     "Identity": Walk._elementwise,
     "Range": Walk._range,
+    "ScatterND": Walk._scatter,
     "Reshape": Walk._reshape,
     "Slice": Walk._slice,
     "Squeeze": Walk._view,
     "Transpose": Walk._view,
     "Unsqueeze": Walk._view,
 }
+
+
+def _same_dims(one: Dims, other: Dims | None) -> bool:
+    return other is not None and len(one) == len(other) and all(map(same, one, other))
 
 
 def _same_size(one: Dims, other: Dims) -> bool:
