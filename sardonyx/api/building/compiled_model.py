@@ -32,24 +32,12 @@ from sardonyx.passes import pipeline
 from sardonyx.passes.base import DEFAULT as DEFAULT_REWRITES
 from sardonyx.passes.base import Level, PassReport
 from sardonyx.passes.base import Settings as RewriteSettings
-from sardonyx.passes.caches.in_place import keep_in_place
-from sardonyx.passes.caches.lengths import NAME as CACHES
+from sardonyx.passes.caches.decoder import AS_THEY_ARE, DecoderChoice, rewrite_decoder
 from sardonyx.providers.base import ExecutionProvider
 from sardonyx.runtime.settings import DEFAULT, RunSettings
 from sardonyx.runtime.trace import Trace, span
 
 _BITS_OF_A_TEXT = 64  # where it lies
-
-
-@dataclass(frozen=True)
-class CacheChoice:
-    """The name of the length of the past, where caches of one capacity are written in place; or why they are not."""
-
-    past: str = ""
-    declined: str = ""
-
-
-AS_THEY_ARE = CacheChoice()
 
 
 def never_cancelled() -> None:
@@ -92,13 +80,13 @@ class CompiledModel:
         rewrites: RewriteSettings = DEFAULT_REWRITES,
         order: ExecutionOrder = ExecutionOrder.DEFAULT,
         trace: Trace | None = None,
-        caches: CacheChoice = AS_THEY_ARE,
+        caches: DecoderChoice = AS_THEY_ARE,
     ) -> CompiledModel:
         """Infer, rewrite, place and compile a model for the given providers, in their priority.
 
         `on_optimized` is called with the model after its rewrites; `check_cancelled` before every stage, and may raise.
-        With `strict_shapes` a declared shape that inference contradicts is an error. `caches` says how long the past is
-        where caches are written in place; `DeclinedError` where that cannot be.
+        With `strict_shapes` a declared shape that inference contradicts is an error. `caches` says what becomes
+        of a decoder; `DeclinedError` where its caches cannot be written in place.
         """
         model = loaded.model
         with span(trace, "Compile", "check"):
@@ -113,12 +101,9 @@ class CompiledModel:
         check_cancelled()
         with span(trace, "Compile", "optimize"):
             passes = pipeline.apply(model, level, disabled_optimizers, inference, rewrites)
-            if caches.past:
-                inference, report = keep_in_place(model, inference, caches.past, rewrites)
-                passes.append(report)
+            if caches != AS_THEY_ARE:
+                inference = rewrite_decoder(model, inference, caches, rewrites, passes)
                 inputs, overridable, outputs = _signature(model.graph, _declarations(model.graph), inference)
-            if caches.declined:
-                passes.append(PassReport(CACHES, Level.BASIC, 0, (caches.declined,)))
         for report in passes:
             logger.verbose(f"GraphTransformer {report.name} modified: {report.changes} with status: OK", "pipeline")
         if on_optimized is not None:

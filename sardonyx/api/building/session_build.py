@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import onnx
@@ -14,7 +15,7 @@ from google.protobuf.message import DecodeError
 from sardonyx import errors, log
 from sardonyx.api.building import largest_shapes, provider_choice
 from sardonyx.api.building.built import Built
-from sardonyx.api.building.compiled_model import AS_THEY_ARE, CacheChoice, CompiledModel
+from sardonyx.api.building.compiled_model import CompiledModel
 from sardonyx.api.building.declarations import declared, metadata, model_texts
 from sardonyx.api.building.distinct_symbols import make_distinct
 from sardonyx.api.building.extra_outputs import add_outputs
@@ -32,6 +33,7 @@ from sardonyx.api.building.signature import Signature
 from sardonyx.api.enums import ExecutionMode, GraphOptimizationLevel
 from sardonyx.api.options import config_keys
 from sardonyx.api.options.config_keys import is_on
+from sardonyx.api.options.decoder_settings import CACHES_IN_PLACE, decoder_choice
 from sardonyx.api.options.optimizer_names import resolved
 from sardonyx.api.options.rewrite_settings import rewrite_settings, rewrites_left_out
 from sardonyx.api.options.run_settings import run_settings
@@ -40,7 +42,8 @@ from sardonyx.api.values import value_layout
 from sardonyx.compiler.llvm.compiler_process import held
 from sardonyx.graph.load import LoadedModel, load_model
 from sardonyx.passes.base import Level
-from sardonyx.passes.caches.in_place import prepare
+from sardonyx.passes.caches.decoder import AS_THEY_ARE, DecoderChoice, choose
+from sardonyx.passes.caches.lengths import NAME as IN_PLACE
 from sardonyx.passes.caches.pairs import DeclinedError
 from sardonyx.passes.rules.attention_match import BY_HEADS
 from sardonyx.passes.rules.reductions import NAME as REDUCTIONS
@@ -57,7 +60,6 @@ Source: TypeAlias = str | bytes | onnx.ModelProto
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
 _NO_COMPILE = "session.disable_model_compile"
 _KEEPS_FUNCTIONS = "session.disable_aot_function_inlining"
-CACHES_IN_PLACE = "sardonyx.caches_in_place"
 _DISABLED = "optimization.disable_specified_optimizers"
 _MINIMAL_BUILD = "optimization.minimal_build_optimizations"
 _SAVED_FILE = "session.optimized_model_external_initializers_file_name"
@@ -68,16 +70,15 @@ _SAVED_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
 def build(request: SessionRequest) -> Built:
     """Load, change, place and compile a model as a request says, and save it where its options ask for that."""
     with (request.streams or Streams()).serving():
-        if not is_on(request.options._config, CACHES_IN_PLACE):
-            return _build(request)
+        choice = decoder_choice(request.options._config)
         try:
-            return _build(request, in_place=True)
+            return _build(request, choice)
         except DeclinedError as declined:  # which may have come in the middle of the rewrite
             request.logger.info(f"{CACHES_IN_PLACE} has no effect: {declined}", "caches")
-            return _build(request, CacheChoice(declined=str(declined)))
+            return _build(request, replace(choice, in_place=False).without(IN_PLACE, declined))
 
 
-def _build(request: SessionRequest, caches: CacheChoice = AS_THEY_ARE, *, in_place: bool = False) -> Built:
+def _build(request: SessionRequest, decoder: DecoderChoice) -> Built:
     source, options, names, provider_options, disabled, logger, trace = request[:7]
     config = options._config
     config_keys.check(config, logger)
@@ -106,12 +107,12 @@ def _build(request: SessionRequest, caches: CacheChoice = AS_THEY_ARE, *, in_pla
             settle_branches(loaded.model)
         if config.get(value_layout.KEY) == value_layout.TURNED:
             value_layout.turn_value_caches(loaded.model)
-        if in_place:
-            caches = _caches(loaded.model, options)
+        if decoder != AS_THEY_ARE:
+            decoder = _chosen_decoder(loaded.model, options, decoder)
         names, provider_options = _chosen(options, names, provider_options, loaded.model)
         providers = _providers(names, provider_options, is_on(config, _NO_FALLBACK), logger)
         declared_outputs = tuple(map(declared, loaded.model.graph.outputs))
-        compiled = _compiled(loaded, options, providers, disabled, logger, trace, caches)
+        compiled = _compiled(loaded, options, providers, disabled, logger, trace, decoder)
         log_placement(compiled.nodes, [provider.name for provider in providers], logger)
         if is_on(config, _NO_FALLBACK):
             _refuse_fallback(compiled, logger)
@@ -137,12 +138,12 @@ def _build(request: SessionRequest, caches: CacheChoice = AS_THEY_ARE, *, in_pla
     )
 
 
-def _caches(model: ir.Model, options: SessionOptions) -> CacheChoice:
-    """What caches that are written in place need before anything else is known of the model."""
+def _chosen_decoder(model: ir.Model, options: SessionOptions, decoder: DecoderChoice) -> DecoderChoice:
+    """What a decoder needs before anything else is known of it."""
     opset = model.opset_imports.get("", 1)
-    if options.optimized_model_filepath and opset < _SCATTER_SINCE:
+    if decoder.in_place and options.optimized_model_filepath and opset < _SCATTER_SINCE:
         raise DeclinedError(f"a model of opset {opset} that is written to a file has no TensorScatter")
-    return CacheChoice(prepare(model))
+    return choose(model, decoder)
 
 
 def _chosen(
@@ -229,7 +230,7 @@ def _compiled(
     disabled: Collection[str],
     logger: log.Logger,
     trace: Trace | None,
-    caches: CacheChoice,
+    decoder: DecoderChoice,
 ) -> CompiledModel:
     config = options._config
 
@@ -260,7 +261,7 @@ def _compiled(
             rewrites=rewrite_settings(config),
             order=options.execution_order,
             trace=trace,
-            caches=caches,
+            caches=decoder,
         )
     except ValueError as error:  # not an error of providers, so it must not make the caller fall back to others
         logger.error(f"Exception during initialization: {error}")

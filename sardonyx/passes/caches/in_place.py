@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from sardonyx.ops.framework.facts import Dim
 from sardonyx.ops.framework.inference import Inference, infer_model
-from sardonyx.passes.base import Context, Level, PassReport, Settings
+from sardonyx.passes.base import Context, Settings
 from sardonyx.passes.caches.attending import Attending
-from sardonyx.passes.caches.lengths import CAPACITY, NAME, PAST_LENGTH, Lengths, Nodes, Sizes
+from sardonyx.passes.caches.lengths import CAPACITY, PAST_LENGTH, Lengths, Nodes, Sizes
 from sardonyx.passes.caches.pairs import Cache, DeclinedError, agree, caches_of
 from sardonyx.passes.caches.walk import Walk
 from sardonyx.passes.cleanup import eliminate_identity, remove_unused
@@ -40,8 +40,11 @@ def prepare(model: ir.Model) -> str:
     return agree(graph, caches)
 
 
-def keep_in_place(model: ir.Model, inference: Inference, past: str, settings: Settings) -> tuple[Inference, PassReport]:
-    """Rewrite a model after its other passes; what is known of it then. DeclinedError leaves it half rewritten."""
+def keep_in_place(model: ir.Model, inference: Inference, past: str, settings: Settings) -> tuple[Inference, int]:
+    """Rewrite a model after its other passes; what is known of it then, and the number of caches.
+
+    DeclinedError leaves it half rewritten.
+    """
     graph = model.graph
     caches = caches_of(graph)
     if not caches:
@@ -67,7 +70,7 @@ def keep_in_place(model: ir.Model, inference: Inference, past: str, settings: Se
     eliminate_common_subexpressions(context)
     share_sizes(context)
     remove_unused(context)
-    return made, PassReport(NAME, Level.BASIC, len(caches))
+    return made, len(caches)
 
 
 def _new_rows(cache: Cache, inference: Inference) -> Dim:

@@ -60,9 +60,10 @@ class Sizes:
 
 
 class Nodes:
-    """New nodes of a graph, of ONNX's operators in the model's opset unless told otherwise."""
+    """New nodes of a graph for a rule, of ONNX's operators in the model's opset unless told otherwise."""
 
-    def __init__(self, graph: ir.Graph, opsets: Mapping[str, int], inference: Inference) -> None:
+    def __init__(self, graph: ir.Graph, opsets: Mapping[str, int], inference: Inference, rule: str = NAME) -> None:
+        self._rule = rule
         self._graph, self._opset, self._inference = graph, opsets.get("", 1), inference
         self._constants: dict[Any, ir.Value] = {}
         self._count = 0
@@ -77,7 +78,7 @@ class Nodes:
     ) -> ir.Node:
         """A node that lies in no graph yet."""
         self._count += 1
-        name = f"{NAME}_{op_type}_{self._count}"
+        name = f"{self._rule}_{op_type}_{self._count}"
         node = ir.node(op_type, inputs, attributes or {}, version=version or self._opset, name=name)
         node.outputs[0].name = name
         return node
@@ -87,7 +88,7 @@ class Nodes:
         array = np.asarray(numbers, dtype)
         key = array.dtype.str, array.shape, array.tobytes()
         if key not in self._constants:
-            name = f"{NAME}_constant_{len(self._constants)}"
+            name = f"{self._rule}_constant_{len(self._constants)}"
             kind = element_type(array.dtype)
             value = ir.Value(
                 name=name,
@@ -111,6 +112,11 @@ class Nodes:
         """Whether Unsqueeze takes its axes as an input."""
         return self._opset >= 13
 
+    @property
+    def has_slice_inputs(self) -> bool:
+        """Whether Slice takes where it begins and ends as inputs."""
+        return self._opset >= 10
+
 
 class Lengths:
     """What the new input says, at the beginning of the graph: numbers, and one for each batch entry."""
@@ -130,6 +136,9 @@ class Lengths:
         batch = self._put("Gather", [shape, nodes.constant([0])])
         self.starts = self._put("Expand", [self.past, batch])
         self.ends = self._put("Expand", [self.whole, batch])
+        numbers = self._put("Range", [nodes.constant(0), self.capacity, nodes.constant(1)])
+        # Of each position of the capacity, whether it is filled or new.
+        self.filled = self._put("Less", [numbers, self.whole])
 
     def _size(self, dim: Dim) -> ir.Value:
         """A dimension of the inputs, as a number."""
