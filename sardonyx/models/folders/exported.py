@@ -14,9 +14,9 @@ def export_files(files: ModelFiles, destination: Path, task: str, *, trust_remot
     `errors.NoSuchFile` where there are no such weights, `errors.Fail` where they are there by half, and what the export
     itself raises.
     """
+    source = files.weights_folder()
     from sardonyx.models.export import export_model  # type: ignore[import-not-found, unused-ignore]
 
-    source = files.weights_folder()
     export_model(source, destination, task, trust_remote_code=trust_remote_code)
     for path, name in companions(files):
         copy_file(path, destination / name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,8 +38,9 @@ def open_repository(
     cache; `errors.Fail` where the hub refuses, or fails.
     """
     hub = require("huggingface_hub", f"Finding the model {repository}")
-    cache = Path(cache_dir or hub.constants.HF_HUB_CACHE)
-    if local_files_only or hub.constants.HF_HUB_OFFLINE:
+    constants = require("huggingface_hub.constants", f"Finding the model {repository}")
+    cache = Path(cache_dir or constants.HF_HUB_CACHE)
+    if local_files_only or constants.HF_HUB_OFFLINE:
         reason = "local_files_only is set" if local_files_only else "HF_HUB_OFFLINE is set"
         return _cached(repository, revision, subfolder, cache, reason)
     try:
@@ -134,14 +136,11 @@ def _told(repository: str, revision: str | None, ask: Callable[[], T]) -> T:
 
 
 def _network_errors() -> tuple[type[BaseException], ...]:
-    """What clients raise where nobody answers: huggingface_hub asks by requests before its version 1, then by httpx."""
-    kinds: list[type[BaseException]] = [OSError]
-    for package, name in (("httpx", "HTTPError"), ("requests", "RequestException")):
-        try:
-            kinds.append(getattr(require(package, "Asking the hub"), name))
-        except errors.NotFound:
-            continue
-    return tuple(kinds)
+    """What clients raise where nobody answers: huggingface_hub asks by requests, from version 1 on by httpx, from
+    version 2 on by httpx2."""
+    clients = {"requests": "RequestException", "httpx": "HTTPError", "httpx2": "HTTPError"}
+    kinds = [getattr(sys.modules[name], error) for name, error in clients.items() if name in sys.modules]
+    return (OSError, *kinds)
 
 
 def _first_line(error: BaseException) -> str:

@@ -8,10 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sardonyx import errors
-from sardonyx.models.arrays import Array
+from sardonyx.models.arrays import Array, as_numpy
 from sardonyx.models.base import LOG, ORTModel
 from sardonyx.models.outputs import model_output
 
+# Results that say of what task they are.
+_OF_TASKS = frozenset({"logits", "last_hidden_state", "start_logits", "end_logits", "pred_boxes", "reconstruction"})
 # Inputs of which a model has one, whose name the pipelines ask for.
 _MAIN_INPUTS = ("input_ids", "pixel_values", "input_values", "input_features")
 
@@ -46,7 +48,7 @@ class OnePass(ORTModel):
                 f"{', '.join(self._main.inputs)}",
                 "forward",
             )
-        values = {**others, **given}
+        values = {name: _arrayed(value, name) for name, value in {**others, **given}.items()}
         for name in self._main.inputs:
             if values.get(name) is None:
                 values[name] = _filled(name, values)
@@ -60,11 +62,12 @@ class OnePass(ORTModel):
 
         `errors.InvalidArgument` where the model does not have them.
         """
-        first = self.output_names[:1]
-        if first and first[0] not in results:
-            found = [name for name in self.other_names if name in results] or list(results)
-            if found and (len(results) == 1 or found[0] in self.other_names):
-                results = {first[0] if name == found[0] else name: value for name, value in results.items()}
+        first = next(iter(self.output_names), None)
+        if first is not None and first not in results:
+            alike = [name for name in results if name in self.other_names]
+            if not alike and len(results) == len(self.output_names) == 1:
+                alike = [name for name in results if name not in _OF_TASKS]  # such as "output"
+            results = {first if name in alike[:1] else name: value for name, value in results.items()}
         missing = [name for name in self.output_names if name not in results]
         if missing:
             raise errors.InvalidArgument(
@@ -75,6 +78,11 @@ class OnePass(ORTModel):
         return {name: results[name] for name in dict.fromkeys((*self.output_names, *results))}
 
 
+def _arrayed(value: Any, name: str) -> Array | None:
+    """A value as an array, unless it is a tensor or none is given."""
+    return value if value is None or hasattr(value, "shape") else as_numpy(value, name)
+
+
 def _filled(name: str, values: Mapping[str, Array]) -> Array | None:
     """What the PyTorch model takes for an input that the caller does not give; None where there is no such rule."""
     if name not in _FILLS:
@@ -83,7 +91,7 @@ def _filled(name: str, values: Mapping[str, Array]) -> Array | None:
     source = next((values[one] for one in sources if values.get(one) is not None), None)
     if source is None:
         return None
-    shape = np.shape(source)
+    shape = tuple(source.shape)
     if name == "pixel_mask":
         shape = (shape[0], *shape[2:])  # without channels
     return np.full(shape, number, np.int64)
