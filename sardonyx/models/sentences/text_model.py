@@ -12,6 +12,7 @@ import numpy as np
 from sardonyx import errors
 from sardonyx.models.sentences.batching import batches
 from sardonyx.models.sentences.tokens import Text, TextTokenizer, Tokens, padded
+from sardonyx.runtime.threads.processors import default_threads
 
 if TYPE_CHECKING:
     from sardonyx.models.part import Part
@@ -49,6 +50,7 @@ class TextModel:
                 raise errors.InvalidArgument(f"{part.path} takes {name}, which does not come from texts")
         shape = part.input_shapes["input_ids"]
         self._texts = shape[0] if shape and isinstance(shape[0], int) else None
+        self._threads = part.session.get_session_options().intra_op_num_threads or default_threads()
         self._width = shape[1] if len(shape) > 1 and isinstance(shape[1], int) else None
 
     def run(
@@ -60,7 +62,7 @@ class TextModel:
     ) -> Iterator[Batch]:
         """Runs for all texts, in an order of their own; `progress` is told how many texts each was for."""
         for start, tokens in self._tokenized(texts, self._limit(max_length)):
-            for chosen in batches(tokens.lengths, self._most(most_texts)):
+            for chosen in batches(tokens.lengths, self._threads, self._most(most_texts)):
                 yield self._run(tokens, chosen, start)
                 if progress is not None:
                     progress(len(chosen))
