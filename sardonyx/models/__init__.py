@@ -21,6 +21,9 @@ if TYPE_CHECKING:
         ORTModelForAudioXVector,
         ORTModelForCTC,
     )
+    from sardonyx.models.tasks.causal_lm import (
+        ORTModelForCausalLM,
+    )
     from sardonyx.models.tasks.custom import (
         ORTModelForCustomTasks,
     )
@@ -31,6 +34,12 @@ if TYPE_CHECKING:
         ORTModelForSemanticSegmentation,
         ORTModelForZeroShotImageClassification,
     )
+    from sardonyx.models.tasks.seq2seq import (
+        ORTModelForSeq2SeqLM,
+    )
+    from sardonyx.models.tasks.speech import (
+        ORTModelForSpeechSeq2Seq,
+    )
     from sardonyx.models.tasks.text import (
         ORTModelForFeatureExtraction,
         ORTModelForMaskedLM,
@@ -38,6 +47,9 @@ if TYPE_CHECKING:
         ORTModelForQuestionAnswering,
         ORTModelForSequenceClassification,
         ORTModelForTokenClassification,
+    )
+    from sardonyx.models.tasks.vision import (
+        ORTModelForVision2Seq,
     )
 
 # Where the public names live, relative to this package.
@@ -51,6 +63,9 @@ _NAMES = {
         "ORTModelForAudioXVector",
         "ORTModelForCTC",
     ],
+    "tasks.causal_lm": [
+        "ORTModelForCausalLM",
+    ],
     "tasks.custom": [
         "ORTModelForCustomTasks",
     ],
@@ -61,6 +76,12 @@ _NAMES = {
         "ORTModelForSemanticSegmentation",
         "ORTModelForZeroShotImageClassification",
     ],
+    "tasks.seq2seq": [
+        "ORTModelForSeq2SeqLM",
+    ],
+    "tasks.speech": [
+        "ORTModelForSpeechSeq2Seq",
+    ],
     "tasks.text": [
         "ORTModelForFeatureExtraction",
         "ORTModelForMaskedLM",
@@ -68,6 +89,9 @@ _NAMES = {
         "ORTModelForQuestionAnswering",
         "ORTModelForSequenceClassification",
         "ORTModelForTokenClassification",
+    ],
+    "tasks.vision": [
+        "ORTModelForVision2Seq",
     ],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
@@ -78,6 +102,7 @@ __all__ = [
     "ORTModelForAudioFrameClassification",
     "ORTModelForAudioXVector",
     "ORTModelForCTC",
+    "ORTModelForCausalLM",
     "ORTModelForCustomTasks",
     "ORTModelForFeatureExtraction",
     "ORTModelForImageClassification",
@@ -87,8 +112,11 @@ __all__ = [
     "ORTModelForObjectDetection",
     "ORTModelForQuestionAnswering",
     "ORTModelForSemanticSegmentation",
+    "ORTModelForSeq2SeqLM",
     "ORTModelForSequenceClassification",
+    "ORTModelForSpeechSeq2Seq",
     "ORTModelForTokenClassification",
+    "ORTModelForVision2Seq",
     "ORTModelForZeroShotImageClassification",
 ]
 
