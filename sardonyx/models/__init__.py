@@ -23,6 +23,9 @@ if TYPE_CHECKING:
         ORTModelForAudioXVector,
         ORTModelForCTC,
     )
+    from sardonyx.models.tasks.causal_lm import (
+        ORTModelForCausalLM,
+    )
     from sardonyx.models.tasks.custom import (
         ORTModelForCustomTasks,
     )
@@ -33,6 +36,12 @@ if TYPE_CHECKING:
         ORTModelForSemanticSegmentation,
         ORTModelForZeroShotImageClassification,
     )
+    from sardonyx.models.tasks.seq2seq import (
+        ORTModelForSeq2SeqLM,
+    )
+    from sardonyx.models.tasks.speech import (
+        ORTModelForSpeechSeq2Seq,
+    )
     from sardonyx.models.tasks.text import (
         ORTModelForFeatureExtraction,
         ORTModelForMaskedLM,
@@ -40,6 +49,9 @@ if TYPE_CHECKING:
         ORTModelForQuestionAnswering,
         ORTModelForSequenceClassification,
         ORTModelForTokenClassification,
+    )
+    from sardonyx.models.tasks.vision import (
+        ORTModelForVision2Seq,
     )
 
 # Where the public names live, relative to this package.
@@ -55,6 +67,9 @@ _NAMES = {
         "ORTModelForAudioXVector",
         "ORTModelForCTC",
     ],
+    "tasks.causal_lm": [
+        "ORTModelForCausalLM",
+    ],
     "tasks.custom": [
         "ORTModelForCustomTasks",
     ],
@@ -65,6 +80,12 @@ _NAMES = {
         "ORTModelForSemanticSegmentation",
         "ORTModelForZeroShotImageClassification",
     ],
+    "tasks.seq2seq": [
+        "ORTModelForSeq2SeqLM",
+    ],
+    "tasks.speech": [
+        "ORTModelForSpeechSeq2Seq",
+    ],
     "tasks.text": [
         "ORTModelForFeatureExtraction",
         "ORTModelForMaskedLM",
@@ -72,6 +93,9 @@ _NAMES = {
         "ORTModelForQuestionAnswering",
         "ORTModelForSequenceClassification",
         "ORTModelForTokenClassification",
+    ],
+    "tasks.vision": [
+        "ORTModelForVision2Seq",
     ],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
@@ -83,6 +107,7 @@ __all__ = [
     "ORTModelForAudioFrameClassification",
     "ORTModelForAudioXVector",
     "ORTModelForCTC",
+    "ORTModelForCausalLM",
     "ORTModelForCustomTasks",
     "ORTModelForFeatureExtraction",
     "ORTModelForImageClassification",
@@ -92,8 +117,11 @@ __all__ = [
     "ORTModelForObjectDetection",
     "ORTModelForQuestionAnswering",
     "ORTModelForSemanticSegmentation",
+    "ORTModelForSeq2SeqLM",
     "ORTModelForSequenceClassification",
+    "ORTModelForSpeechSeq2Seq",
     "ORTModelForTokenClassification",
+    "ORTModelForVision2Seq",
     "ORTModelForZeroShotImageClassification",
     "SentenceEncoder",
 ]
