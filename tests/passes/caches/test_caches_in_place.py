@@ -164,7 +164,7 @@ def test_a_step_beyond_the_capacity_is_an_error(past: int) -> None:
     before = {name: array.copy() for name, array in runner.caches.items()}
     runner.past[...] = past
     runner.binding.bind_cpu_input("inputs_embeds", embedded[:, :2].copy())
-    with pytest.raises((errors.OnnxRuntimeError, RuntimeError), match="past_length|out of data bounds"):
+    with pytest.raises((errors.OnnxRuntimeError, RuntimeError), match=r"past_length|out of data bounds"):
         runner.session.run_with_iobinding(runner.binding)
     for name, array in runner.caches.items():
         np.testing.assert_array_equal(array, before[name])
