@@ -50,6 +50,4 @@ def _input(model: Any) -> tuple[Input, tuple[Sizes, ...]]:
         return Input("input_values", (_BATCH, config.max_length, config.num_mel_bins)), _FRAMES
     if takes(model, "input_values"):
         return Input("input_values", (_BATCH, _LENGTH)), _SIZES
-    raise errors.NotImplemented(
-        f"{type(model).__name__} takes frames of sound; its config does not say how many"
-    )
+    raise errors.NotImplemented(f"{type(model).__name__} takes frames of sound; its config does not say how many")
