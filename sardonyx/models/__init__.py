@@ -12,16 +12,118 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sardonyx.models.base import ORTModel
+    from sardonyx.models.base import (
+        ORTModel,
+    )
+    from sardonyx.models.sentences.cross_encoder import CrossEncoder
+    from sardonyx.models.sentences.encoder import SentenceEncoder
+    from sardonyx.models.tasks.audio import (
+        ORTModelForAudioClassification,
+        ORTModelForAudioFrameClassification,
+        ORTModelForAudioXVector,
+        ORTModelForCTC,
+    )
+    from sardonyx.models.tasks.causal_lm import (
+        ORTModelForCausalLM,
+    )
+    from sardonyx.models.tasks.custom import (
+        ORTModelForCustomTasks,
+    )
+    from sardonyx.models.tasks.images import (
+        ORTModelForImageClassification,
+        ORTModelForImageToImage,
+        ORTModelForObjectDetection,
+        ORTModelForSemanticSegmentation,
+        ORTModelForZeroShotImageClassification,
+    )
+    from sardonyx.models.tasks.seq2seq import (
+        ORTModelForSeq2SeqLM,
+    )
+    from sardonyx.models.tasks.speech import (
+        ORTModelForSpeechSeq2Seq,
+    )
+    from sardonyx.models.tasks.text import (
+        ORTModelForFeatureExtraction,
+        ORTModelForMaskedLM,
+        ORTModelForMultipleChoice,
+        ORTModelForQuestionAnswering,
+        ORTModelForSequenceClassification,
+        ORTModelForTokenClassification,
+    )
+    from sardonyx.models.tasks.vision import (
+        ORTModelForVision2Seq,
+    )
 
 # Where the public names live, relative to this package.
 _NAMES = {
-    "base": ["ORTModel"],
+    "base": [
+        "ORTModel",
+    ],
+    "sentences.cross_encoder": ["CrossEncoder"],
+    "sentences.encoder": ["SentenceEncoder"],
+    "tasks.audio": [
+        "ORTModelForAudioClassification",
+        "ORTModelForAudioFrameClassification",
+        "ORTModelForAudioXVector",
+        "ORTModelForCTC",
+    ],
+    "tasks.causal_lm": [
+        "ORTModelForCausalLM",
+    ],
+    "tasks.custom": [
+        "ORTModelForCustomTasks",
+    ],
+    "tasks.images": [
+        "ORTModelForImageClassification",
+        "ORTModelForImageToImage",
+        "ORTModelForObjectDetection",
+        "ORTModelForSemanticSegmentation",
+        "ORTModelForZeroShotImageClassification",
+    ],
+    "tasks.seq2seq": [
+        "ORTModelForSeq2SeqLM",
+    ],
+    "tasks.speech": [
+        "ORTModelForSpeechSeq2Seq",
+    ],
+    "tasks.text": [
+        "ORTModelForFeatureExtraction",
+        "ORTModelForMaskedLM",
+        "ORTModelForMultipleChoice",
+        "ORTModelForQuestionAnswering",
+        "ORTModelForSequenceClassification",
+        "ORTModelForTokenClassification",
+    ],
+    "tasks.vision": [
+        "ORTModelForVision2Seq",
+    ],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
+    "CrossEncoder",
     "ORTModel",
+    "ORTModelForAudioClassification",
+    "ORTModelForAudioFrameClassification",
+    "ORTModelForAudioXVector",
+    "ORTModelForCTC",
+    "ORTModelForCausalLM",
+    "ORTModelForCustomTasks",
+    "ORTModelForFeatureExtraction",
+    "ORTModelForImageClassification",
+    "ORTModelForImageToImage",
+    "ORTModelForMaskedLM",
+    "ORTModelForMultipleChoice",
+    "ORTModelForObjectDetection",
+    "ORTModelForQuestionAnswering",
+    "ORTModelForSemanticSegmentation",
+    "ORTModelForSeq2SeqLM",
+    "ORTModelForSequenceClassification",
+    "ORTModelForSpeechSeq2Seq",
+    "ORTModelForTokenClassification",
+    "ORTModelForVision2Seq",
+    "ORTModelForZeroShotImageClassification",
+    "SentenceEncoder",
 ]
 
 

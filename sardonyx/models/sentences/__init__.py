@@ -1,0 +1,1 @@
+"""Vectors of texts and scores of pairs, as sentence-transformers makes them: without it, and without torch."""

@@ -1,0 +1,152 @@
+"""`CrossEncoder`: pairs of texts in, scores out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sardonyx import errors
+from sardonyx.models.arrays import as_tensor
+from sardonyx.models.requirements import require
+from sardonyx.models.sentences.json_file import read_object
+from sardonyx.models.sentences.layers import activation
+from sardonyx.models.sentences.layout import read_layout
+from sardonyx.models.sentences.model_file import find_model
+from sardonyx.models.sentences.progress import progress_bar
+from sardonyx.models.sentences.text_model import TextModel, check_batch_size, check_device
+from sardonyx.models.sentences.tokens import TextTokenizer
+from sardonyx.models.sessions import SessionSettings
+
+if TYPE_CHECKING:
+    from sardonyx.api.options.session_options import SessionOptions
+
+_IDENTITY = "torch.nn.modules.linear.Identity"
+_SIGMOID = "torch.nn.modules.activation.Sigmoid"
+
+Activation = Callable[[np.ndarray[Any, Any]], Any]
+
+
+class CrossEncoder:
+    """Scores of pairs of texts by an ONNX model with one or several labels, as sentence-transformers computes them.
+
+    `folder` holds the model (`onnx/model.onnx` or `model.onnx`), its tokenizer and `config.json`. `max_length` is the
+    number of tokens that a pair is cut to, the longer of both texts first. `activation_fn` is a function of arrays that
+    is applied to the logits; by default that of the folder, else a sigmoid for one label and nothing for several.
+
+    `errors.NoSuchFile` for a folder without a model, `errors.InvalidArgument` for a model without logits.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        file_name: str | None = None,
+        max_length: int | None = None,
+        activation_fn: Activation | None = None,
+        provider: str | None = None,
+        providers: Sequence[str] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
+        session_options: SessionOptions | None = None,
+    ) -> None:
+        path = Path(folder)
+        if not path.is_dir():
+            raise errors.NoSuchFile(f"There is no folder {path}")
+        layout = read_layout(path)
+        config = read_object(layout.transformer / "config.json")
+        settings = SessionSettings(provider, providers, provider_options, session_options)
+        part = settings.open(find_model(layout.transformer, file_name))
+        if "logits" not in part.outputs:
+            raise errors.InvalidArgument(f"{part.path} gives no logits, but {', '.join(part.outputs)}")
+        limit = layout.max_length if max_length is None else max_length
+        self._model = TextModel(part, TextTokenizer(layout.transformer, limit, layout.lower_case), "logits")
+        last = part.output_shapes["logits"][-1]
+        self.num_labels = last if isinstance(last, int) else len(config.get("id2label") or [0])
+        self.activation_fn = activation_fn if activation_fn is not None else self._default(config)
+
+    def _default(self, config: dict[str, Any]) -> Activation:
+        """What the config names, in its new form or its old one."""
+        named = (config.get("sentence_transformers") or {}).get("activation_fn")
+        named = named or config.get("sbert_ce_default_activation_function")
+        return activation(named or (_SIGMOID if self.num_labels == 1 else _IDENTITY))
+
+    def predict(
+        self,
+        sentences: tuple[str, str] | Sequence[tuple[str, str]],
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        activation_fn: Activation | None = None,
+        apply_softmax: bool = False,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: Any = None,
+    ) -> Any:
+        """Scores of pairs: a float32 array (pairs,) for a model of one label, else (pairs, labels).
+
+        One pair gives one score, or (labels,). Pairs of like lengths run together; `batch_size` is the most of them at
+        once. With `convert_to_tensor` the result is a torch tensor, and without `convert_to_numpy` a list of them.
+        """
+        check_batch_size(batch_size)
+        check_device(device)
+        is_one = len(sentences) == 2 and all(isinstance(one, str) for one in sentences)
+        pairs = [_pair(0, sentences)] if is_one else [_pair(at, one) for at, one in enumerate(sentences)]
+        apply = activation_fn if activation_fn is not None else self.activation_fn
+        scores: np.ndarray[Any, Any] | None = None
+        with progress_bar(len(pairs), bool(show_progress_bar)) as progress:
+            for run in self._model.run(pairs, batch_size, progress=progress):
+                found = np.asarray(apply(run.output.astype(np.float32, copy=False)))
+                if found.ndim > 1 and found.shape[1] == 1:
+                    found = found[:, 0]
+                if apply_softmax and found.ndim > 1:
+                    found = np.exp(found - found.max(axis=1, keepdims=True))
+                    found /= found.sum(axis=1, keepdims=True)
+                if scores is None:
+                    scores = np.empty((len(pairs), *found.shape[1:]), np.float32)
+                scores[run.rows] = found
+        if scores is None:
+            scores = np.empty((0,) if self.num_labels == 1 else (0, self.num_labels), np.float32)
+        if convert_to_tensor or not convert_to_numpy:
+            require("torch", "convert_to_tensor=True" if convert_to_tensor else "convert_to_numpy=False")
+            tensor = as_tensor(scores)
+            if is_one:
+                return tensor[0]
+            return tensor if convert_to_tensor else list(tensor)
+        return scores[0] if is_one else scores
+
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        activation_fn: Activation | None = None,
+    ) -> list[dict[str, Any]]:
+        """The documents by their scores with a query, the best first: `corpus_id`, `score`, and `text` if asked for.
+
+        `errors.InvalidArgument` for a model of several labels.
+        """
+        if self.num_labels != 1:
+            raise errors.InvalidArgument(
+                f"rank needs a model of one label, and this one has {self.num_labels}: use predict, which gives all"
+            )
+        scores = self.predict(
+            [(query, document) for document in documents], batch_size, show_progress_bar, activation_fn
+        )
+        # Stable: of two with one score, the first comes first.
+        order = np.argsort(-scores, kind="stable")[:top_k]
+        found: list[dict[str, Any]] = [{"corpus_id": int(at), "score": float(scores[at])} for at in order]
+        if return_documents:
+            for one, at in zip(found, order, strict=True):
+                one["text"] = documents[int(at)]
+        return found
+
+
+def _pair(at: int, value: Any) -> tuple[str, str]:
+    if not isinstance(value, list | tuple) or len(value) != 2 or not all(isinstance(one, str) for one in value):
+        raise errors.InvalidArgument(f"sentences[{at}] is no pair of texts, but {value!r:.80}")
+    return value[0], value[1]
