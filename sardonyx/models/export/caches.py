@@ -6,7 +6,7 @@ convolutions and of state-space layers, whose shapes stay.
 
 from __future__ import annotations
 
-import functools
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from sardonyx import errors
+from sardonyx.models.export import cache_layers
 from sardonyx.models.export.graphs import Arrays, Input, Sizes
 
 PAST, PRESENT = "past_key_values", "present"
-ARGUMENT = "past_key_values"
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Entry:
     """A tensor of a layer's cache: its name before and behind the run, and its dimensions without the batch."""
 
     layer: int
-    attribute: str
+    part: str  # keys, values, conv or recurrent
     past: str
     present: str
     dims: tuple[int | None, ...]  # None is the length
@@ -39,6 +39,11 @@ class Plan:
     entries: tuple[Entry, ...]
     layers: int
 
+    @property
+    def is_growing(self) -> bool:
+        """Whether any of it is as long as the past."""
+        return any(None in entry.dims for entry in self.entries)
+
     def inputs(self, batch: str, length: str) -> list[Input]:
         return [
             Input(entry.past, (batch, *(length if dim is None else dim for dim in entry.dims)))
@@ -46,26 +51,32 @@ class Plan:
         ]
 
     def values(self, sizes: Sizes, random: np.random.Generator, length: str = "past_sequence_length") -> Arrays:
-        """Random content."""
+        """Random content; states are zero where nothing came before."""
         made = {}
         for entry in self.entries:
             shape = (sizes["batch_size"], *(sizes[length] if dim is None else dim for dim in entry.dims))
-            made[entry.past] = random.standard_normal(shape, np.float32)
+            numbers = random.standard_normal(shape, np.float32)
+            made[entry.past] = numbers if sizes[length] else np.zeros_like(numbers)
         return made
 
     def build(self, tensors: Mapping[str, Any]) -> Any:
         cache = empty()
         given: dict[int, dict[str, Any]] = {}
         for entry in self.entries:
-            given.setdefault(entry.layer, {})[entry.attribute] = tensors[entry.past]
+            given.setdefault(entry.layer, {})[entry.part] = tensors[entry.past]
         for layer in range(self.layers):
-            made = _layer_class()()
-            made.fill(**given[layer])
-            cache.layers.append(made)
+            parts = given[layer]
+            cache.layers.append((cache_layers.growing if "keys" in parts else cache_layers.states)(**parts))
         return cache
 
     def flat(self, cache: Any) -> dict[str, Any]:
-        return {entry.present: getattr(cache.layers[entry.layer], entry.attribute) for entry in self.entries}
+        return {entry.present: _part(cache.layers[entry.layer], entry.part) for entry in self.entries}
+
+
+def _part(layer: Any, part: str) -> Any:
+    if part in ("keys", "values"):
+        return getattr(layer, part)
+    return (layer.conv_states if part == "conv" else layer.recurrent_states)[0]
 
 
 def plan(model: Any) -> Plan:
@@ -74,7 +85,7 @@ def plan(model: Any) -> Plan:
 
     with torch.no_grad():
         found = model(input_ids=torch.ones((1, 3), dtype=torch.int64), use_cache=True)
-    cache = getattr(found, ARGUMENT, None)
+    cache = of(found)
     if not isinstance(cache, DynamicCache):
         raise errors.NotImplemented(
             f"{type(model).__name__} keeps a {type(cache).__name__} from token to token, which is not exported; "
@@ -83,14 +94,31 @@ def plan(model: Any) -> Plan:
     return plan_of(cache)
 
 
-def plan_of(cache: Any, part: str = "") -> Plan:
-    """That of a filled cache; `part` stands before key and value, such as ``decoder.``"""
+def argument(model: Any) -> str:
+    """What a model calls the cache that it takes: newer versions of transformers call it `cache`."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
+def of(found: Any) -> Any:
+    """The cache among a model's outputs, under either name; None where there is none."""
+    return found.get("cache") if found.get("cache") is not None else found.get("past_key_values")
+
+
+def plan_of(cache: Any, kind: str = "") -> Plan:
+    """That of a filled cache; `kind` stands before key and value, such as ``decoder.``"""
     entries = []
     for index, layer in enumerate(cache.layers):
-        for attribute, kind in (("keys", f"{part}key"), ("values", f"{part}value")):
-            _, heads, _, size = getattr(layer, attribute).shape
-            dims = (int(heads), None, int(size))
-            entries.append(Entry(index, attribute, f"{PAST}.{index}.{kind}", f"{PRESENT}.{index}.{kind}", dims))
+        if cache_layers.has_states(layer):
+            for part, name in (("conv", "conv"), ("recurrent", "ssm")):
+                state = _part(layer, part)
+                if state is not None:
+                    dims = tuple(int(size) for size in state.shape[1:])
+                    entries.append(Entry(index, part, f"past_{name}.{index}", f"{PRESENT}_{name}.{index}", dims))
+            continue
+        for part, name in (("keys", f"{kind}key"), ("values", f"{kind}value")):
+            _, heads, _, size = _part(layer, part).shape
+            shape = (int(heads), None, int(size))
+            entries.append(Entry(index, part, f"{PAST}.{index}.{name}", f"{PRESENT}.{index}.{name}", shape))
     return Plan(tuple(entries), len(cache.layers))
 
 
@@ -103,29 +131,9 @@ def by_layer(own: Sequence[Input], cross: Sequence[Input]) -> list[Input]:
 
 
 def empty() -> Any:
-    """A cache that takes what comes first as it is, where transformers' own appends it to an empty tensor."""
+    """A cache that takes what comes first as it is."""
     from transformers.cache_utils import DynamicCache
 
     cache = DynamicCache()
-    cache.layer_class_to_replicate = _layer_class()
+    cache.layer_class_to_replicate = cache_layers.growing_class()
     return cache
-
-
-@functools.cache
-def _layer_class() -> Any:
-    """A layer that keeps all of its past: that of a window, too, whose masks hide what has left it."""
-    from transformers.cache_utils import DynamicLayer
-
-    class Growing(DynamicLayer):  # type: ignore[misc]
-        def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-            if self.is_initialized:
-                return super().update(key_states, value_states, *args, **kwargs)  # type: ignore[no-any-return]
-            self.fill(key_states, value_states)
-            return key_states, value_states
-
-        def fill(self, keys: Any, values: Any) -> None:
-            self.dtype, self.device = keys.dtype, keys.device
-            self.keys, self.values = keys, values
-            self.is_initialized = True
-
-    return Growing

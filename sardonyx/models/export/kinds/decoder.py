@@ -25,24 +25,25 @@ _SIZES = (
 def graphs(model: Any) -> list[Graph]:
     """`model.onnx`: input_ids, attention_mask, position_ids, past_key_values.N.key and value -> logits, present.N.…"""
     cache = caches.plan(model)
-    inputs = [Input("input_ids", (_BATCH, _NEW)), Input("attention_mask", (_BATCH, _ALL))]
+    inputs = [Input("input_ids", (_BATCH, _NEW)), Input("attention_mask", (_BATCH, _ALL if cache.is_growing else _NEW))]
     if takes(model, "position_ids"):
         inputs.append(Input("position_ids", (_BATCH, _NEW)))
+    argument = caches.argument(model)
     given = [one.name for one in inputs]
     inputs += cache.inputs(_BATCH, _PAST)
 
     def call(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         past = cache.build(tensors)
         arguments = {name: tensors[name] for name in given}
-        found = model(**arguments, past_key_values=past, use_cache=True)
-        return {"logits": found.logits, **cache.flat(found.past_key_values)}
+        found = model(**arguments, **{argument: past}, use_cache=True)
+        return {"logits": found.logits, **cache.flat(caches.of(found))}
 
     def values(sizes: Sizes, random: np.random.Generator) -> Arrays:
         length = sizes[_PAST] + sizes[_NEW]
         mask = left_padded(sizes[_BATCH], length, sizes["padding"])
         made = {
             "input_ids": random.integers(0, vocabulary(model), (sizes[_BATCH], sizes[_NEW])),
-            "attention_mask": mask,
+            "attention_mask": mask if cache.is_growing else mask[:, -sizes[_NEW] :],
             "position_ids": positions(mask, sizes[_NEW]),
         }
         return {**made, **cache.values(sizes, random)}

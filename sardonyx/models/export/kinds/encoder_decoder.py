@@ -146,11 +146,11 @@ class _Decoding:
         found = self._model(
             encoder_outputs=BaseModelOutput(last_hidden_state=states),
             decoder_input_ids=ids,
-            past_key_values=EncoderDecoderCache(own, cross),
             use_cache=True,
+            **{caches.argument(self._model): EncoderDecoderCache(own, cross)},
             **masks,
         )
-        kept = found.past_key_values
+        kept = caches.of(found)
         made = {"logits": found.logits, **self._own.flat(kept.self_attention_cache)}
         return made | self._cross.flat(kept.cross_attention_cache) if cross_too else made
 
@@ -167,7 +167,7 @@ def _plans(model: Any) -> tuple[caches.Plan, caches.Plan, int]:
             decoder_input_ids=torch.ones((1, 2), dtype=torch.int64),
             use_cache=True,
         )
-    kept = found.past_key_values
+    kept = caches.of(found)
     own = caches.plan_of(kept.self_attention_cache, "decoder.")
     return own, caches.plan_of(kept.cross_attention_cache, "encoder."), width
 
