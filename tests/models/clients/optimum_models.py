@@ -46,6 +46,9 @@ SENTENCES = ["the cat sees a big dog", "it was very good"]
 QUESTION = {"question": "the dog is ?", "context": "a cat sees the big red dog and they runs"}
 GENERATION = {"max_new_tokens": 8, "do_sample": False}
 
+# Optimum takes the logits to be as high and wide as the image, and binds a buffer that onnxruntime refuses.
+UNBOUND = ("segments",)
+
 # The task of the pipeline, Optimum's class, transformers' class, the model, and the call.
 Call = Callable[[Any], Any]
 ROWS: dict[str, tuple[str, Any, Any, str, Call]] = {
@@ -192,7 +195,7 @@ def main(folder: Path) -> None:
                 made = ours.from_pretrained(source, export=True)
                 assert made.providers == ["CPUExecutionProvider"], made.providers
                 made.save_pretrained(exported)
-            for binding in (None, True, False):
+            for binding in (None, False) if kind in UNBOUND else (None, True, False):
                 model = ours.from_pretrained(exported, provider="CPUExecutionProvider", use_io_binding=binding)
                 assert model.providers == ["CPUExecutionProvider"]
                 assert model.use_io_binding is bool(binding)
