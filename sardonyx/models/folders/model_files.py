@@ -14,6 +14,7 @@ from sardonyx import errors
 from sardonyx.graph.load import external_locations
 from sardonyx.models.folders import layout
 from sardonyx.models.folders.wholeness import check_whole, unfinished_note
+from sardonyx.runtime.files.opening import read_file
 
 CONFIG = "config.json"
 GENAI_CONFIG = "genai_config.json"
@@ -142,7 +143,7 @@ class ModelFiles:
         path = self._fetch([name]) / name
         check_whole(path)
         try:
-            found = json.loads(path.read_text("utf-8"))
+            found = json.loads(bytes(read_file(path)))
         except ValueError as error:
             raise errors.Fail(f"{path} cannot be read as JSON: {error}") from None
         if not isinstance(found, dict):
@@ -171,9 +172,8 @@ class ModelFiles:
             return []
         path = self._fetch([_MODULES]) / _MODULES
         try:
-            modules = json.loads(path.read_text("utf-8"))
-            return [str(module["path"]) for module in modules]
-        except (ValueError, TypeError, KeyError) as error:
+            return [str(module["path"]) for module in json.loads(bytes(read_file(path)))]
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise errors.Fail(f"{path} is no list of modules of sentence-transformers: {error!r}") from None
 
     def _missing(self, role: str) -> str:
