@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx
 
 from sardonyx import errors
-from sardonyx.runtime.files.model_folder import ModelFolder, open_found
+from sardonyx.graph.other_files import kind_of
+from sardonyx.runtime.files.model_folder import ModelFolder, is_stored, open_found
 from sardonyx.runtime.files.opening import IrregularError
 from sardonyx.runtime.memory.mapped_pages import map_open_file, release_pages
 
@@ -25,7 +26,8 @@ _HASHED_AT_ONCE = 4 << 20
 class ExternalData:
     """The files that a model may refer to: those in `folder`, and `buffers` that stand for files of that name.
 
-    Files outside the folder, also by way of a symbolic link, are refused. Where the model file is a link itself, links
+    Files outside the folder, also by way of a symbolic link, are refused unless they are in `others`, which the caller
+    allows. Where the model file is a link itself, links
     may lead to what is stored with it, as in the cache of the Hugging Face hub (`ModelFolder`). A file that has another
     name as well, by a hard link, is refused: nobody can tell whether the other one lies in the folder.
     """
@@ -37,12 +39,13 @@ class ExternalData:
         from_bytes: bool = False,
         model: str | None = None,
         hard_links: bool = False,
+        others: Sequence[str] = (),
     ) -> None:
         """`model` is the model's file, where it has one; with `hard_links` files may have other names as well."""
         self._hard_links = hard_links
         self.folder = folder
         self.from_bytes = from_bytes
-        self._place = ModelFolder(folder, model)
+        self._place = ModelFolder(folder, model, others)
         self._buffers = {name: memoryview(buffer).cast("B") for name, buffer in (buffers or {}).items()}
         self._mapped: dict[str, memoryview] = {}
         self._checksums: dict[str, dict[str, str]] = {}  # by location, and of which tensor
@@ -75,7 +78,7 @@ class ExternalData:
         if offset + size > len(data):
             raise errors.Fail(
                 f"External initializer: {tensor.name} offset: {offset} size to read: {size} given file_length: "
-                f"{len(data)} are out of bounds or can not be read in full."
+                f"{len(data)} are out of bounds or can not be read in full.{kind_of(data)}"
             )
         return data[offset : offset + size]
 
@@ -122,6 +125,7 @@ class ExternalData:
             raise errors.Fail(
                 f"{problem}{origin if self.from_bytes else ''}External data path escapes model directory. "
                 f'External data path: "{location}" resolved path: "{resolved}" allowed directory: "{allowed}"'
+                f"{_remedy(self._place, resolved)}"
             )
         if not os.path.exists(found[1]):
             raise errors.Fail(f'{problem}External data path does not exist: "{os.path.join(self.folder, location)}"')
@@ -147,6 +151,21 @@ class ExternalData:
                     f"{location!r} is {found}, and its 'checksum' is {checksum[:80]!r}. Get the model and its data "
                     "again, from one place"
                 )
+
+
+def _remedy(place: ModelFolder, resolved: str) -> str:
+    """What may help where data are in no allowed folder, as a sentence with a blank before it."""
+    folder = os.path.dirname(resolved)
+    allow = f"allow their folder by the session config entry 'sardonyx.external_data_folders' = '{folder}'"
+    if not os.path.exists(resolved):
+        return f" The data are not there either. Put them beside the model, or {allow}"
+    if place.is_of_cache or is_stored(resolved):
+        return (
+            " The data are in the cache of a hub, and not in the store of the snapshot that the model is in. Fetch the "
+            "model again into a folder of its own (snapshot_download(local_dir=...), or with "
+            f"HF_HUB_DISABLE_SHARED_BLOBS=1), or, if you know where they come from, {allow}"
+        )
+    return f" Put the data beside the model, or, if you know where they come from, {allow}"
 
 
 def external_entries(tensor: onnx.TensorProto) -> dict[str, str]:

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from sardonyx import errors
 from sardonyx.graph.constants import graphs_of, nodes_of
-from sardonyx.graph.external_data import Buffer, ExternalData, leave_out_prepacked
+from sardonyx.graph.external_data import Buffer, ExternalData, external_entries, leave_out_prepacked
 from sardonyx.graph.functions import inline_functions
 from sardonyx.graph.initializers import TensorReader, data_type, dimensions
 from sardonyx.graph.long_attributes import put_back, set_aside
@@ -69,12 +69,14 @@ def load_model(
     allow_unreleased_opsets: bool | None = None,
     model_path: str | os.PathLike[str] | None = None,
     hard_links: bool = False,
+    other_folders: Sequence[str] = (),
 ) -> LoadedModel:
     """Load a model without copying its weights.
 
     External data lie in the folder of the model file; for bytes and ModelProto in `external_folder`, or else in the
     working directory. `external_buffers` are contents of such files by their names, used in their place. `model_path`
-    is the file that a ModelProto was read from. With `hard_links` external data may have other names as well.
+    is the file that a ModelProto was read from. With `hard_links` external data may have other names as well,
+    with `other_folders` they may be in these, too.
 
     Raises `errors.NoSuchFile`, `errors.InvalidProtobuf`, and for a model that is wrong in itself `errors.Fail`,
     `errors.InvalidArgument` or `errors.InvalidGraph`.
@@ -82,7 +84,7 @@ def load_model(
     data, path = _bytes_of(source)
     origin = path if path is not None or model_path is None else os.fspath(model_path)
     folder = (os.fspath(external_folder or "") if origin is None else os.path.dirname(origin)) or "."
-    external = ExternalData(folder, external_buffers, from_bytes=path is None, model=origin, hard_links=hard_links)
+    external = ExternalData(folder, external_buffers, path is None, origin, hard_links, other_folders)
     warnings: list[str] = []
     try:
         model, functions = _model_of(data, external, allow_unreleased_opsets, warnings, path is not None)
@@ -93,6 +95,39 @@ def load_model(
     own = () if path is None else dict.fromkeys((os.path.realpath(path), named_path(path)))
     maps = tuple(one for view in (data, *external.mapped) if (one := file_map(view)) is not None)
     return LoadedModel(model, path, len(data), tuple(warnings), (*own, *external.paths), functions, maps)
+
+
+def external_locations(path: str | os.PathLike[str]) -> list[str]:
+    """The files with weights that the model of a file names, each once, by their paths relative to its folder.
+
+    Only the structure of the model is read, and no such file. `errors.NoSuchFile`, `errors.InvalidProtobuf`.
+    """
+    data, _ = _bytes_of(path)
+    try:
+        proto = onnx.ModelProto.FromString(split(data)[0])
+    except (DecodeError, errors.InvalidProtobuf) as error:
+        name = os.fspath(path)
+        raise errors.InvalidProtobuf(
+            f"Load model from {name} failed:Protobuf parsing failed.{kind_of(data)}"
+        ) from error
+    found: dict[str, None] = {}
+    for tensor in _tensors(proto):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            found[external_entries(tensor)["location"]] = None
+    return list(found)
+
+
+def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor of a model but those of sparse ones, which are never in files of their own."""
+    nodes = [node for function in proto.functions for node in function.node]
+    for graph in _graphs(proto):
+        yield from graph.initializer
+        nodes += graph.node
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR:
+                yield attribute.t
+            yield from attribute.tensors
 
 
 def _bytes_of(source: Source) -> tuple[memoryview, str | None]:

@@ -12,21 +12,97 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sardonyx.models.base import ORTModel
-    from sardonyx.models.sentences.cross_encoder import CrossEncoder
-    from sardonyx.models.sentences.encoder import SentenceEncoder
+    from sardonyx.models.base import (
+        ORTModel,
+    )
+    from sardonyx.models.sentences.cross_encoder import (
+        CrossEncoder,
+    )
+    from sardonyx.models.sentences.encoder import (
+        SentenceEncoder,
+    )
+    from sardonyx.models.tasks.audio import (
+        ORTModelForAudioClassification,
+        ORTModelForAudioFrameClassification,
+        ORTModelForAudioXVector,
+        ORTModelForCTC,
+    )
+    from sardonyx.models.tasks.custom import (
+        ORTModelForCustomTasks,
+    )
+    from sardonyx.models.tasks.images import (
+        ORTModelForImageClassification,
+        ORTModelForImageToImage,
+        ORTModelForObjectDetection,
+        ORTModelForSemanticSegmentation,
+        ORTModelForZeroShotImageClassification,
+    )
+    from sardonyx.models.tasks.text import (
+        ORTModelForFeatureExtraction,
+        ORTModelForMaskedLM,
+        ORTModelForMultipleChoice,
+        ORTModelForQuestionAnswering,
+        ORTModelForSequenceClassification,
+        ORTModelForTokenClassification,
+    )
 
 # Where the public names live, relative to this package.
 _NAMES = {
-    "base": ["ORTModel"],
-    "sentences.cross_encoder": ["CrossEncoder"],
-    "sentences.encoder": ["SentenceEncoder"],
+    "base": [
+        "ORTModel",
+    ],
+    "sentences.cross_encoder": [
+        "CrossEncoder",
+    ],
+    "sentences.encoder": [
+        "SentenceEncoder",
+    ],
+    "tasks.audio": [
+        "ORTModelForAudioClassification",
+        "ORTModelForAudioFrameClassification",
+        "ORTModelForAudioXVector",
+        "ORTModelForCTC",
+    ],
+    "tasks.custom": [
+        "ORTModelForCustomTasks",
+    ],
+    "tasks.images": [
+        "ORTModelForImageClassification",
+        "ORTModelForImageToImage",
+        "ORTModelForObjectDetection",
+        "ORTModelForSemanticSegmentation",
+        "ORTModelForZeroShotImageClassification",
+    ],
+    "tasks.text": [
+        "ORTModelForFeatureExtraction",
+        "ORTModelForMaskedLM",
+        "ORTModelForMultipleChoice",
+        "ORTModelForQuestionAnswering",
+        "ORTModelForSequenceClassification",
+        "ORTModelForTokenClassification",
+    ],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "CrossEncoder",
     "ORTModel",
+    "ORTModelForAudioClassification",
+    "ORTModelForAudioFrameClassification",
+    "ORTModelForAudioXVector",
+    "ORTModelForCTC",
+    "ORTModelForCustomTasks",
+    "ORTModelForFeatureExtraction",
+    "ORTModelForImageClassification",
+    "ORTModelForImageToImage",
+    "ORTModelForMaskedLM",
+    "ORTModelForMultipleChoice",
+    "ORTModelForObjectDetection",
+    "ORTModelForQuestionAnswering",
+    "ORTModelForSemanticSegmentation",
+    "ORTModelForSequenceClassification",
+    "ORTModelForTokenClassification",
+    "ORTModelForZeroShotImageClassification",
     "SentenceEncoder",
 ]
 

@@ -1,7 +1,7 @@
-"""transformers' auto classes, imported where they are asked for, and our classes among what they know.
+"""transformers' auto classes, imported where they are asked for, and our classes among those that they list.
 
-A pipeline of transformers says of a model that it "is not supported" unless the auto classes of its task know the
-model's class by name.
+A pipeline says of a model that it "is not supported" unless the auto class of its task lists the model's class by
+name, and speech recognition asks that list how a model is run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from sardonyx.models.requirements import require
 
-_registered: set[type] = set()
+_listed: set[type] = set()
 
 
 class AutoClass:
@@ -20,31 +20,19 @@ class AutoClass:
         self.name = name
 
     def __get__(self, instance: object, owner: type) -> Any:
-        return getattr(require("transformers", f"{owner.__name__}.auto_model_class"), self.name)
+        return getattr(require("transformers", f"{owner.__name__} with its auto class"), self.name)
 
 
-class ConfigClass:
-    """A class attribute: the class that configs are made by, of its own for each class of models.
+def list_class(model_class: Any) -> None:
+    """Let the auto class of a class of models list it; once is enough.
 
-    An auto class keeps models by the class of their configs, one for each: with a shared one, the class that was
-    registered last would replace the others.
+    Such a list has names of classes by kinds of config: ours have kinds of their own, which no config has, so that
+    nothing that an auto class makes is another than before.
     """
-
-    def __init__(self) -> None:
-        self._made: dict[type, Any] = {}
-
-    def __get__(self, instance: object, owner: type) -> Any:
-        if owner not in self._made:
-            auto_config = require("transformers", f"{owner.__name__}.config_class").AutoConfig
-            self._made[owner] = type(f"{owner.__name__}Config", (auto_config,), {"__module__": owner.__module__})
-        return self._made[owner]
-
-
-def register(model_class: Any) -> None:
-    """Let the auto class of a class of models know it; once is enough."""
-    if model_class in _registered:
+    if model_class in _listed:
         return
-    _registered.add(model_class)
-    auto = model_class.auto_model_class
-    if hasattr(auto, "register"):
-        auto.register(model_class.config_class, model_class, exist_ok=True)
+    _listed.add(model_class)
+    mapping = getattr(model_class.auto_model_class, "_model_mapping", None)
+    names = getattr(mapping, "_model_mapping", None)
+    if isinstance(names, dict):
+        names[f"sardonyx_{model_class.__name__}"] = model_class.__name__

@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.graph.load import load_model
+from sardonyx.graph.load import external_locations, load_model
 from tests.graph.models import adding, run
 
 X = np.zeros(2, np.float32)
@@ -292,3 +292,106 @@ def test_a_file_is_hashed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(hashlib, "sha1", lambda *given, **named: made.append(given) or real(*given, **named))
     load_model(model, external_folder=folder)
     assert len(made) == 1
+
+
+def test_a_store_by_way_of_the_repository(tmp_path: Path) -> None:
+    """As huggingface_hub links what repositories of a cache share: snapshot, blobs of the repository, store."""
+    path = hub(tmp_path / "cache", stores=("blobs/aa", "blobs/bb"))
+    (tmp_path / "cache" / "blobs" / ".huggingface-shared-blobs").write_text("1")
+    own = tmp_path / "cache" / OWN
+    own.mkdir()
+    for link in (path, path.with_name("w.bin")):
+        os.symlink(os.path.relpath(link.resolve(), own), own / link.name)
+        link.unlink()
+        os.symlink(os.path.relpath(own / link.name, path.parent), link)
+    assert run(path, x=X)[0].tolist() == [2, 3]
+
+
+def test_links_that_are_swapped(tmp_path: Path) -> None:
+    path = hub(tmp_path / "cache", stores=("blobs/aa", "blobs/bb"))
+    ends = [os.readlink(link) for link in (path, path.with_name("w.bin"))]
+    for link, end in zip((path.with_name("w.bin"), path), ends, strict=True):
+        link.unlink()
+        os.symlink(end, link)
+    with pytest.raises(errors.InvalidProtobuf):
+        load_model(path)
+
+
+@pytest.mark.parametrize("through", ["store", "folder"])
+def test_a_folder_in_the_place_of_a_store(tmp_path: Path, through: str) -> None:
+    """A link on the way into the store, or in place of the folder of the snapshot."""
+    path = hub(tmp_path / "cache", stores=("blobs/aa", "blobs/bb"))
+    place = tmp_path / "cache" / "blobs" / "bb" if through == "store" else path.parent
+    os.rename(place, tmp_path / "elsewhere")
+    os.symlink(tmp_path / "elsewhere", place)
+    with pytest.raises((errors.Fail, errors.NoSuchFile)):
+        load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("stores", "said"),
+    [
+        (("blobs/aa", "models--another--model/blobs"), r"HF_HUB_DISABLE_SHARED_BLOBS=1.*external_data_folders"),
+        (("blobs/aa", "../outside"), r"snapshot_download\(local_dir=.*external_data_folders"),
+    ],
+)
+def test_errors_say_what_helps_with_a_cache(stores: tuple[str, str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(errors.Fail, match=said):
+        load_model(hub(tmp_path / "cache", stores=stores))
+
+
+@pytest.mark.parametrize("location", ["link.bin", "linked/w.bin", "../outside/w.bin"])
+def test_folders_that_the_caller_allows(folder: Path, location: str) -> None:
+    path, outside = folder / "model.onnx", folder.parent / "outside"
+    path.write_bytes(reading(location, offset="4").SerializeToString())
+    with pytest.raises(errors.Fail, match=rf"Put the data beside .*'sardonyx.external_data_folders' = '{outside}'"):
+        load_model(path)
+    options = ort.SessionOptions()
+    options.add_session_config_entry("sardonyx.external_data_folders", os.pathsep.join(map(str, (folder, outside))))
+    assert ort.InferenceSession(str(path), options).run(None, {"x": X})[0].tolist() == [2, 3]
+    with pytest.raises(errors.Fail, match="escapes model directory"):  # without the entry, as before
+        ort.InferenceSession(str(path))
+
+
+@pytest.mark.parametrize("listed", ["outside", "/none/of/this", "{folder}/w.bin"])
+def test_allowed_folders_are_folders(folder: Path, listed: str) -> None:
+    path = folder / "model.onnx"
+    onnx.save(reading("w.bin"), path)
+    options = ort.SessionOptions()
+    options.add_session_config_entry("sardonyx.external_data_folders", listed.format(folder=folder))
+    with pytest.raises(
+        errors.InvalidArgument, match=r"external_data_folders' is (not there|relative): give full paths"
+    ):
+        ort.InferenceSession(str(path), options)
+
+
+def test_absolute_locations_are_refused_whatever_is_allowed(folder: Path) -> None:
+    path = folder / "model.onnx"
+    path.write_bytes(reading(str(folder.parent / "outside" / "w.bin")).SerializeToString())
+    with pytest.raises(errors.Fail, match="Absolute path"):
+        load_model(path, other_folders=["/"])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n"[:7], "a text file"),
+        (b"\0" * 7, "cut off"),
+        (b"", "is empty"),
+    ],
+)
+def test_short_files_are_told_by_what_they_are(folder: Path, content: bytes, said: str) -> None:
+    path = folder / "model.onnx"
+    onnx.save(reading("w.bin"), path)
+    (folder / "w.bin").write_bytes(content)
+    with pytest.raises(errors.Fail, match=said):
+        load_model(path)
+
+
+def test_locations_without_loading(folder: Path) -> None:
+    path = folder / "model.onnx"
+    onnx.save(reading("../none.bin"), path)
+    assert external_locations(path) == ["../none.bin"]
+    path.write_bytes(b"no model")
+    with pytest.raises(errors.InvalidProtobuf, match="a text file"):
+        external_locations(path)

@@ -26,7 +26,7 @@ from sardonyx.api.building.model_overrides import (
     take_off_inputs,
 )
 from sardonyx.api.building.placement_report import log_placement
-from sardonyx.api.building.session_request import EXTERNAL_FOLDER, HARD_LINKS, SessionRequest
+from sardonyx.api.building.session_request import EXTERNAL_FOLDER, HARD_LINKS, OTHER_FOLDERS, SessionRequest
 from sardonyx.api.building.shared_caches import shared_caches
 from sardonyx.api.building.signature import Signature
 from sardonyx.api.enums import ExecutionMode, GraphOptimizationLevel
@@ -169,7 +169,21 @@ def _load(source: Source, options: SessionOptions) -> LoadedModel:
         allow_unreleased_opsets=None if is_on(config, "session.allow_released_opsets_only") else True,
         model_path=path,
         hard_links=is_on(config, HARD_LINKS),
+        other_folders=_folders(config.get(OTHER_FOLDERS, "")),
     )
+
+
+def _folders(listed: str) -> list[str]:
+    """The folders of a list as `PATH` has it; InvalidArgument for one that is relative or not there."""
+    folders = [folder for folder in listed.split(os.pathsep) if folder]
+    for folder in folders:
+        if not os.path.isabs(folder) or not os.path.isdir(folder):
+            problem = "is not there" if os.path.isabs(folder) else "is relative"
+            raise errors.InvalidArgument(
+                f"The folder {folder!r} of the session config entry '{OTHER_FOLDERS}' {problem}: give full paths of "
+                f"folders, with {os.pathsep!r} between them"
+            )
+    return folders
 
 
 def _parsed(source: Source) -> onnx.ModelProto:

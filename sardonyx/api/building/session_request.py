@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from sardonyx.runtime.random_state import Streams
     from sardonyx.runtime.trace import Trace
 
-# The config entry with the folder of the external data of models that are no files; the working directory without it.
 HARD_LINKS = "sardonyx.external_hard_links"
+OTHER_FOLDERS = "sardonyx.external_data_folders"
+# The config entry with the folder of the external data of models that are no files; the working directory without it.
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 
 

@@ -397,6 +397,12 @@ _TABLE = (
         "works",
         "take external data that has a second name by a hard link, as some installers make",
     ),
+    _text(
+        "sardonyx.external_data_folders",
+        "",
+        "works",
+        "further folders that a model may have its external data in: full paths, as PATH lists them",
+    ),
     # Compiled engines, and models that carry them
     _on_off("sardonyx.engine_trusted", "0", "works", "run code of an engine that somebody else made"),
     _text(

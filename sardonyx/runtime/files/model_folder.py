@@ -8,19 +8,22 @@ of the cache itself.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from io import BufferedReader
 
 from sardonyx.runtime.files.opening import StrPath, open_below
 from sardonyx.runtime.forks import cached_property
 
 _REPOSITORIES = ("models--", "datasets--", "spaces--")
+_STORE = "blobs"
+_MARKER = ".huggingface-shared-blobs"
 
 
 class ModelFolder:
-    """The folder of a model, and of the model's file, where it has one."""
+    """The folder of a model, of the model's file, where it has one, and those `others` that the caller allows."""
 
-    def __init__(self, folder: StrPath, model: StrPath | None = None) -> None:
-        self._folder, self._model = folder, model
+    def __init__(self, folder: StrPath, model: StrPath | None = None, others: Sequence[StrPath] = ()) -> None:
+        self._folder, self._model, self._others = folder, model, others
 
     @cached_property
     def path(self) -> str:
@@ -38,21 +41,45 @@ class ModelFolder:
         found = [os.path.dirname(file), *(stores if any(is_below(store, file) for store in stores) else ())]
         return [store for store in found if store != self.path]
 
+    @property
+    def is_of_cache(self) -> bool:
+        """Whether the folder is in a snapshot of a cache of the Hugging Face hub."""
+        return bool(_hub_stores(self.path))
+
+    @cached_property
+    def others(self) -> list[str]:
+        """The real paths of the folders that the caller allows."""
+        return [os.path.realpath(folder) for folder in self._others]
+
     def find(self, location: str) -> tuple[str, str] | None:
         """Of the file that a model calls `location`: the folder that holds it, and its real path there; None where the
         model may not name it. Whether there is such a file, does not matter.
 
-        What leads out of the folder by itself, not by links in it, is not taken from a store. ValueError for what
-        cannot be a path.
+        What leads out of the folder by itself, not by links in it, is not taken from a store, but from a folder that
+        the caller allows. ValueError for what cannot be a path.
         """
         if os.path.isabs(location) or location.startswith(("/", "\\")):
             return None
         resolved = os.path.realpath(os.path.join(self.path, location))
         if is_below(self.path, resolved):
             return self.path, resolved
-        if os.path.normpath(location).split(os.sep)[0] == os.pardir:
-            return None
-        return next(((store, resolved) for store in self.stores if is_below(store, resolved)), None)
+        climbs = os.path.normpath(location).split(os.sep)[0] == os.pardir
+        places = self.others if climbs else [*self.stores, *self.others]
+        return next(((place, resolved) for place in places if is_below(place, resolved)), None)
+
+
+def is_stored(file: str) -> bool:
+    """Whether a file is in a store of a cache of the Hugging Face hub, by the names of the folders on its real path.
+
+    The store of a whole cache has a file that marks it; the one of a repository is a folder of the repository's.
+    """
+    parts = file.split(os.sep)
+    stores = [place for place, name in enumerate(parts[:-1]) if name == _STORE]
+    return any(
+        parts[place - 1].startswith(_REPOSITORIES) or os.path.exists(os.sep.join([*parts[: place + 1], _MARKER]))
+        for place in stores
+        if place
+    )
 
 
 def open_found(found: tuple[str, str]) -> BufferedReader:
@@ -74,5 +101,5 @@ def _hub_stores(folder: str) -> list[str]:
     for place in range(1, len(parts) - 2):
         if parts[place].startswith(_REPOSITORIES) and parts[place + 1] == "snapshots":
             cache = os.sep.join(parts[:place])
-            return [os.path.join(cache, parts[place], "blobs"), os.path.join(cache, "blobs")]
+            return [os.path.join(cache, parts[place], _STORE), os.path.join(cache, _STORE)]
     return []

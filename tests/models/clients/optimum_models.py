@@ -46,8 +46,9 @@ SENTENCES = ["the cat sees a big dog", "it was very good"]
 QUESTION = {"question": "the dog is ?", "context": "a cat sees the big red dog and they runs"}
 GENERATION = {"max_new_tokens": 8, "do_sample": False}
 
-# Optimum takes the logits to be as high and wide as the image, and binds a buffer that onnxruntime refuses.
-UNBOUND = ("segments",)
+# Optimum cannot bind these on any engine: it takes the logits of segments to be as high and wide as the image, and the
+# export of CLIP names the batch of images otherwise in its outputs than in its inputs.
+UNBOUND = ("segments", "image and text")
 
 # The task of the pipeline, Optimum's class, transformers' class, the model, and the call.
 Call = Callable[[Any], Any]
