@@ -165,13 +165,6 @@ ROWS: dict[str, tuple[str, Any, Any, str, Call]] = {
         "sounds",
         lambda pipe: pipe(SOUND),
     ),
-    "automatic-speech-recognition, CTC": (
-        "automatic-speech-recognition",
-        ORTModelForCTC,
-        transformers.AutoModelForCTC,
-        "letters",
-        lambda pipe: pipe(SOUND),
-    ),
     "automatic-speech-recognition, Whisper": (
         "automatic-speech-recognition",
         ORTModelForSpeechSeq2Seq,
@@ -222,6 +215,13 @@ def without_pipelines(folder: Path) -> dict[str, float]:
         expected = transformers.AutoModelForMultipleChoice.from_pretrained(source)(**values).logits
         logits = ORTModelForMultipleChoice.from_pretrained(source, export=True)(**values).logits
         found["multiple-choice"] = distance(logits.tolist(), expected.tolist())
+        source = small_models.write("letters", folder / "letters")
+        # No pipeline: that of transformers 4.57 asks Optimum's class for an attribute that it has not.
+        sound = {"input_values": torch.from_numpy(SOUND)[None]}
+        expected = transformers.AutoModelForCTC.from_pretrained(source)(**sound).logits
+        found["CTC"] = distance(
+            ORTModelForCTC.from_pretrained(source, export=True)(**sound).logits.tolist(), expected.tolist()
+        )
         exported = folder / "ORTModelForFeatureExtraction-features"
         values = words(SENTENCES, padding=True, return_tensors="pt")
         expected = transformers.AutoModel.from_pretrained(folder / "features")(**values).last_hidden_state
