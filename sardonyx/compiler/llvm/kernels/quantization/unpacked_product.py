@@ -1,7 +1,8 @@
 """The product of real rows with weights of 2, 4 or 8 bits, in float32.
 
 Weights stay packed in memory. A panel of them is made real in scratch memory, near the core, and meets all rows of the
-chunk there; sums are added in the order of K. A single row meets the weights in registers.
+chunk there; sums are added in the order of K. A few rows meet the weights in registers. For a product of so many rows
+that it is worth it to multiply less, whole matrices are made real in memory, panel by panel.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from sardonyx.light_dataclass import dataclass
 class UnpackedProductSpec:
     """Weights of `bits` in blocks of `block` elements; with `has_zeros` each block has a zero point.
 
-    A tile has `rows` rows and `vectors` vector registers of columns, which make a panel; with `rows` 1, K is a multiple
-    of the block, and nothing is written to scratch but the ends of rows.
+    A tile has `rows` rows and `vectors` vector registers of columns, which make a panel. Where weights are not
+    `stored`, tiles meet them in registers: K is a multiple of the block, and nothing is written to scratch but the ends
+    of rows.
     """
 
     bits: int
@@ -32,6 +34,7 @@ class UnpackedProductSpec:
     has_zeros: bool
     rows: int
     vectors: int
+    stored: bool = True
     epilogue: TileEpilogue = field(default_factory=TileEpilogue)
 
     @property
@@ -74,9 +77,11 @@ def emit_unpacked_product(target: Target, spec: UnpackedProductSpec) -> str:
         first = chunk // given["row_blocks"] * given["group"]
         with k.loop(first, minimum(k, first + given["group"], panels)) as number:
             column = number * panel
-            if spec.rows == 1:
-                row_sums = partial(_row_sums, k, spec, given, number, a)
-                writer.write(column, given["n"] - column, first_row, k.constant(I64, 1), row_sums)
+            if not spec.stored:
+                with k.loop(first_row, last_row, spec.rows) as row:
+                    row_sums = partial(_row_sums, k, spec, given, number, a.offset(row * given["k"]))
+                    rows = minimum(k, last_row - row, spec.rows)
+                    writer.write(column, given["n"] - column, row, rows, row_sums)
             else:
                 _unpack(k, spec, given, number, real)
                 _rows(k, spec, given, column, (first_row, last_row), a, real, writer)
@@ -153,31 +158,67 @@ def _unpack(k: Function, spec: UnpackedProductSpec, given: dict[str, Value], num
                     rows.store(weight, element * weights.panel + vector * weights.lanes)
 
 
-# Sums of one row of a block, so that the multiply-adds need not wait for one another.
+# Sums of the rows of a block, so that the multiply-adds need not wait for one another.
 _CHAINS = 4
 
 
 def _row_sums(
     k: Function, spec: UnpackedProductSpec, given: dict[str, Value], number: Value, a: Pointer, height: int
 ) -> Sums:
-    """The product of the one row with a panel: the sums of a block are scaled, and added to those before."""
+    """The product of some rows with a panel: the sums of a block are scaled, and added to those before."""
     weights, per_word = _Weights(k, spec, given, number), 32 // spec.bits
-    wide, vectors = F32.vector(weights.lanes), range(spec.vectors)
-    totals = [k.variable(wide, 0.0) for _ in vectors]
+    wide, vectors, chains = F32.vector(weights.lanes), range(spec.vectors), range(max(1, _CHAINS // height))
+    places = [(row, vector) for row in range(height) for vector in vectors]
+    totals = {place: k.variable(wide, 0.0) for place in places}
+    rows = [a.offset(row * given["k"]) for row in range(height)]
     with k.loop(0, given["blocks"]) as block:
         factors, origins = weights.factors(block), weights.origins(block)
-        line = a.offset(block * spec.block)
-        sums = [[k.variable(wide, 0.0) for _ in range(_CHAINS)] for _ in vectors]
+        lines = [row.offset(block * spec.block) for row in rows]
+        sums = {place: [k.variable(wide, 0.0) for _ in chains] for place in places}
         with k.loop(0, spec.words) as word:
             loaded = weights.words(block, word)
             for element in range(per_word):
-                factor = k.splat(line.load(word * per_word + element), weights.lanes)
+                at = word * per_word + element
+                multiples = [k.splat(line.load(at), weights.lanes) for line in lines]
                 for vector, value in enumerate(loaded):
                     difference = weights.number(value, element) - origins[vector]
-                    total = sums[vector][element % _CHAINS]
-                    total.set(k.fma(factor, difference, total.get()))
-        for vector in vectors:
-            first, second, third, fourth = (one.get() for one in sums[vector])
-            whole = (first + second) + (third + fourth)
-            totals[vector].set(k.fma(whole, factors[vector], totals[vector].get()))
-    return {(0, vector): total.get() for vector, total in enumerate(totals)}
+                    for row, multiple in enumerate(multiples):
+                        total = sums[row, vector][element % len(chains)]
+                        total.set(k.fma(multiple, difference, total.get()))
+        for (row, vector), parts in sums.items():
+            found = [one.get() for one in parts]
+            while len(found) > 1:
+                found = [one + other for one, other in zip(found[::2], found[1::2], strict=True)]
+            total = totals[row, vector]
+            total.set(k.fma(found[0], factors[vector], total.get()))
+    return {place: total.get() for place, total in totals.items()}
+
+
+@dataclass(frozen=True)
+class RealPanelsSpec:
+    """Weights of `bits` in blocks of `block` elements; with `has_zeros` each block has a zero point. A panel has
+    `vectors` vector registers of columns."""
+
+    bits: int
+    block: int
+    has_zeros: bool
+    vectors: int
+
+
+# What the words of the kernel's arguments are, in order: those of `argument_names`, panels of a chunk and of all, and
+# where the real panels go, [panels][blocks * block][panel].
+PANEL_ARGUMENTS = ("b", "scales", "zeros", "blocks", "group", "panels", "real")
+
+
+def emit_real_panels(target: Target, spec: RealPanelsSpec) -> str:
+    """The kernel that makes all weights real, as products read them; chunks count groups of panels."""
+    k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
+    words = k.pointer("arguments", I64)
+    given = {name: words.load(index) for index, name in enumerate(PANEL_ARGUMENTS)}
+    whole = UnpackedProductSpec(spec.bits, spec.block, spec.has_zeros, 1, spec.vectors)
+    panel = target.lanes(F32) * spec.vectors
+    first, last = k["begin"] * given["group"], minimum(k, given["panels"], k["end"] * given["group"])
+    with k.loop(first, last) as number:
+        start = k.pointer(given["real"], F32).offset(number * (given["blocks"] * (spec.block * panel)))
+        _unpack(k, whole, given, number, start)
+    return k.finish()
