@@ -20,6 +20,7 @@ from sardonyx.compiler.llvm.kernels.quantization.block_product import (
 from sardonyx.compiler.llvm.kernels.quantization.byte_blocks import WORD, ByteBlocksSpec, emit_byte_blocks
 from sardonyx.compiler.llvm.kernels.quantization.unpacked_product import (
     PANEL_ARGUMENTS,
+    RAISED,
     RealPanelsSpec,
     UnpackedProductSpec,
     emit_real_panels,
@@ -53,7 +54,7 @@ _LINE = 64
 # Rows that meet weights in registers, where there are many; and rows from which on weights are made real all at once,
 # of so many bytes at most.
 _FEW_ROWS, _MANY_REGISTERS = 4, 32
-_ROWS_OF_WHOLE, _MOST_WHOLE = 192, 64 << 20
+_ROWS_OF_WHOLE, _MOST_WHOLE = 96, 64 << 20
 # Elements that one chunk turns into bytes.
 _CONVERTED = 8192
 
@@ -69,6 +70,7 @@ class _Weights:
     panels: Tensor
     scales: Tensor
     zeros: Tensor | None
+    has_real_zeros: bool
 
     @property
     def blocks(self) -> int:
@@ -176,6 +178,8 @@ class MatMulNBitsKernel(NativeKernel):
             real = self._real_panels(binder, b, scales, zeros, groups)
             return self._with_real_weights(binder, a, real, result, operands, epilogue)
         shape, library = (*a.shape[:-1], size_n), binder.library
+        takes_bytes = self.parameters["accuracy_level"] == _BYTES
+        raised = 0.0 if takes_bytes else RAISED
         weights = _Weights(
             k=size_k,
             n=size_n,
@@ -185,9 +189,11 @@ class MatMulNBitsKernel(NativeKernel):
             scales=binder.derived(scales, ("blocks", size_n), partial(_columns_of_floats, library, size_n, blocks)),
             zeros=None
             if zeros is None
-            else binder.derived(zeros, ("zeros", size_n, bits), partial(_origins, library, size_n, blocks, bits)),
+            else binder.derived(
+                zeros, ("zeros", size_n, bits, raised), partial(_origins, library, size_n, blocks, bits, raised)
+            ),
+            has_real_zeros=zeros is not None and zeros.dtype != _U8,
         )
-        takes_bytes = self.parameters["accuracy_level"] == _BYTES
         if not takes_bytes and _is_worth_whole(binder, a, weights):
             real = _real_weights(binder, weights)
             return self._with_real_weights(binder, a, real, result, operands, epilogue)
@@ -273,6 +279,7 @@ def _multiply_real(binder: Binder, a: Tensor, call: _Call) -> None:
         rows=rows,
         vectors=tile.vectors,
         stored=stored,
+        has_real_zeros=weights.has_real_zeros,
         epilogue=call.epilogue,
     )
     a = contiguous(binder, a)
@@ -313,7 +320,7 @@ def _real_weights(binder: Binder, weights: _Weights) -> Packed:
     values = weights.arguments | {"group": group, "panels": count, "real": real}
     binder.step(
         emit_real_panels,
-        RealPanelsSpec(weights.bits, weights.block, weights.zeros is not None, tile.vectors),
+        RealPanelsSpec(weights.bits, weights.block, weights.zeros is not None, tile.vectors, weights.has_real_zeros),
         [values[name] for name in PANEL_ARGUMENTS],
         reads=weights.all_read,
         writes=(real,),
@@ -367,8 +374,9 @@ def _columns_of_floats(library: KernelLibrary, columns: int, blocks: int, parame
     return pack_b(library, by_blocks, "f32", panel_columns(library.target))
 
 
-def _origins(library: KernelLibrary, columns: int, blocks: int, bits: int, zeros: Array) -> Array:
-    """Panels of the zero points, which are packed like the weights, each column for itself, or real numbers."""
+def _origins(library: KernelLibrary, columns: int, blocks: int, bits: int, raised: float, zeros: Array) -> Array:
+    """Panels of the zero points, which are packed like the weights, each column for itself, and `raised`; or of real
+    numbers."""
     if zeros.dtype == _U8:
-        zeros = unpack(zeros.reshape(columns, -1), bits)[:, :blocks]
+        zeros = unpack(zeros.reshape(columns, -1), bits)[:, :blocks] + np.float32(raised)
     return _columns_of_floats(library, columns, blocks, zeros.astype(_F32))

@@ -19,10 +19,15 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I32, I64, PTR, U32
 from sardonyx.light_dataclass import dataclass
 
+# A whole number below it is its last bits, as 1 is the last place of a float of this size.
+RAISED = float(1 << 23)
+_BITS_OF_RAISED = 0x4B000000
+
 
 @dataclass(frozen=True)
 class UnpackedProductSpec:
-    """Weights of `bits` in blocks of `block` elements; with `has_zeros` each block has a zero point.
+    """Weights of `bits` in blocks of `block` elements; with `has_zeros` each block has a zero point, a fraction if
+    they are real ones.
 
     A tile has `rows` rows and `vectors` vector registers of columns, which make a panel. Where weights are not
     `stored`, tiles meet them in registers: K is a multiple of the block, and nothing is written to scratch but the ends
@@ -35,6 +40,7 @@ class UnpackedProductSpec:
     rows: int
     vectors: int
     stored: bool = True
+    has_real_zeros: bool = False
     epilogue: TileEpilogue = field(default_factory=TileEpilogue)
 
     @property
@@ -48,7 +54,7 @@ def argument_names(spec: UnpackedProductSpec) -> tuple[str, ...]:
 
     a                        rows of float32, `k` elements each
     b                        panels [blocks * words][panel] of words
-    scales, zeros            panels [blocks][panel] of float32; the zeros are there with `has_zeros`
+    scales, zeros            panels [blocks][panel] of float32; the zeros are there with `has_zeros`, `RAISED` if whole
     m, n, k, blocks          rows, columns, elements and blocks of K
     row_block, row_blocks    rows of a chunk, and how many such there are
     group                    panels of a chunk
@@ -129,18 +135,24 @@ class _Weights:
         return self.vectors(self.scales.offset((self.first + block) * self.panel))
 
     def origins(self, block: Value) -> list[Value]:
+        """What is taken from numbers: the zero points, those that are whole `RAISED`."""
         if self.spec.has_zeros:
             return self.vectors(self.zeros.offset((self.first + block) * self.panel))
-        middle = float(1 << (self.spec.bits - 1))
+        middle = float(1 << (self.spec.bits - 1)) + RAISED
         return [self.k.constant(F32.vector(self.lanes), middle)] * self.spec.vectors
 
     def words(self, block: Value, word: Value) -> list[Value]:
         return self.vectors(self.packed.offset(((self.first + block) * self.spec.words + word) * self.panel))
 
-    def number(self, word: Value, element: int) -> Value:
-        """One of the numbers of a word, as a float."""
+    def difference(self, word: Value, element: int, origin: Value) -> Value:
+        """One of the numbers of a word less its zero point.
+
+        With the bits of 2^23 above a number it is that much larger as a float, without a conversion.
+        """
         bits = self.spec.bits
-        return ((word >> (bits * element)) & ((1 << bits) - 1)).bits_as(I32).to(F32)
+        number = (word >> (bits * element)) & ((1 << bits) - 1)
+        raised = number.bits_as(I32).to(F32) if self.spec.has_real_zeros else (number | _BITS_OF_RAISED).bits_as(F32)
+        return raised - origin
 
 
 def _unpack(k: Function, spec: UnpackedProductSpec, given: dict[str, Value], number: Value, real: Pointer) -> None:
@@ -154,7 +166,7 @@ def _unpack(k: Function, spec: UnpackedProductSpec, given: dict[str, Value], num
             rows = target.offset(word * (per_word * weights.panel))
             for element in range(per_word):
                 for vector, value in enumerate(loaded):
-                    weight = (weights.number(value, element) - origins[vector]) * factors[vector]
+                    weight = weights.difference(value, element, origins[vector]) * factors[vector]
                     rows.store(weight, element * weights.panel + vector * weights.lanes)
 
 
@@ -181,7 +193,7 @@ def _row_sums(
                 at = word * per_word + element
                 multiples = [k.splat(line.load(at), weights.lanes) for line in lines]
                 for vector, value in enumerate(loaded):
-                    difference = weights.number(value, element) - origins[vector]
+                    difference = weights.difference(value, element, origins[vector])
                     for row, multiple in enumerate(multiples):
                         total = sums[row, vector][element % len(chains)]
                         total.set(k.fma(multiple, difference, total.get()))
@@ -196,13 +208,14 @@ def _row_sums(
 
 @dataclass(frozen=True)
 class RealPanelsSpec:
-    """Weights of `bits` in blocks of `block` elements; with `has_zeros` each block has a zero point. A panel has
-    `vectors` vector registers of columns."""
+    """Weights of `bits` in blocks of `block` elements; with `has_zeros` each block has a zero point, a fraction if
+    they are real ones. A panel has `vectors` vector registers of columns."""
 
     bits: int
     block: int
     has_zeros: bool
     vectors: int
+    has_real_zeros: bool
 
 
 # What the words of the kernel's arguments are, in order: those of `argument_names`, panels of a chunk and of all, and
@@ -215,7 +228,9 @@ def emit_real_panels(target: Target, spec: RealPanelsSpec) -> str:
     k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
     words = k.pointer("arguments", I64)
     given = {name: words.load(index) for index, name in enumerate(PANEL_ARGUMENTS)}
-    whole = UnpackedProductSpec(spec.bits, spec.block, spec.has_zeros, 1, spec.vectors)
+    whole = UnpackedProductSpec(
+        spec.bits, spec.block, spec.has_zeros, 1, spec.vectors, has_real_zeros=spec.has_real_zeros
+    )
     panel = target.lanes(F32) * spec.vectors
     first, last = k["begin"] * given["group"], minimum(k, given["panels"], k["end"] * given["group"])
     with k.loop(first, last) as number:
