@@ -49,9 +49,7 @@ def convert(
     ] = True,
     tolerance: Annotated[
         float | None,
-        typer.Option(
-            min=0.0, metavar="NUMBER", help="The largest difference, as a part of the largest number."
-        ),
+        typer.Option(min=0.0, metavar="NUMBER", help="The largest difference, as a part of the largest number."),
     ] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run the Python code of a model's own, which the folder brings.")
