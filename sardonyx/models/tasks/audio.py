@@ -38,7 +38,7 @@ class ORTModelForAudioClassification(_OfSounds):
 class ORTModelForCTC(_OfSounds):
     """Scores of letters for each step of time: `logits` of shape (batch, steps, letters)."""
 
-    task = "ctc"
+    task = "automatic-speech-recognition"
     auto_model_class = AutoClass("AutoModelForCTC")
     output_class = "CausalLMOutput"
     output_names = ("logits",)
