@@ -43,6 +43,9 @@ def test_what_a_model_says_of_itself(model: Any, tiny: Folders) -> None:
     assert model.config.id2label[2] == "entailment"
     assert model.main_input_name == "input_ids"
     assert model.model_save_dir == tiny(TASK) / "onnx"
+    assert model.path == tiny(TASK) / "onnx" / "model.onnx"
+    assert model.input_names == {"input_ids": 0, "attention_mask": 1, "token_type_ids": 2}
+    assert model.output_names == {"logits": 0}
     assert not model.can_generate()
     assert Classifier.auto_model_class.__name__ == "AutoModelForSequenceClassification"
     assert Classifier.config_class.__name__ == "AutoConfig"
