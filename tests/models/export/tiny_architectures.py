@@ -56,9 +56,7 @@ def _model(model: str, config: str, **settings: Any) -> Callable[[], Any]:
 
 
 def _detr() -> Any:
-    backbone = transformers.ResNetConfig(
-        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], out_features=["stage2"]
-    )
+    backbone = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], out_features=["stage2"])
     settings = {"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None, "num_queries": 5}
     config = transformers.DetrConfig(backbone_config=backbone, **settings, **_PAIR)
     return transformers.DetrForObjectDetection(config)
