@@ -39,7 +39,7 @@ def convert(
     ] = None,
     dtype: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=f"Type of the weights: {', '.join(DTYPES)}; that of the folder if left out."),
+        typer.Option(metavar="NAME", help=f"Type of the weights: {', '.join(DTYPES)}; float32 if left out."),
     ] = None,
     opset: Annotated[
         int | None, typer.Option(metavar="N", help="The ONNX opset; 23 if left out: attention as one operator.")
@@ -49,9 +49,7 @@ def convert(
     ] = True,
     tolerance: Annotated[
         float | None,
-        typer.Option(
-            min=0.0, metavar="NUMBER", help="The largest difference, as a part of the largest number."
-        ),
+        typer.Option(min=0.0, metavar="NUMBER", help="The largest difference, as a part of the largest number."),
     ] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run the Python code of a model's own, which the folder brings.")

@@ -113,7 +113,8 @@ def _reason(error: BaseException) -> str:
     """Torch's own words, in one line."""
     found = _REASON.search(str(error))
     text = found.group(1) if found else str(error)
-    return " ".join(text.split())[:1000] or type(error).__name__
+    text = " ".join(re.sub(r"<class '[\w.]+'>:", "", text).split())
+    return text[:1000] or type(error).__name__
 
 
 def _name_values(model: ir.Model, graph: Graph, outputs: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -55,13 +56,31 @@ def test_half_numbers_and_another_opset(source: Path, tmp_path: Path) -> None:
     assert session.run(None, feeds)[0].shape == (1, 6, 32)
 
 
+def test_an_id_is_had_from_the_cache_of_the_hub(source: Path, tmp_path: Path) -> None:
+    stored = tmp_path / "hub" / "models--someone--something"
+    (stored / "refs").mkdir(parents=True)
+    (stored / "refs" / "main").write_text("0123")
+    shutil.copytree(source, stored / "snapshots" / "0123")
+    hub = {"cache_dir": tmp_path / "hub", "local_files_only": True}
+    done = export_model("someone/something", tmp_path / "out", check=False, **hub)
+    names = sorted(path.name for path in done.files)
+    assert names == ["config.json", "model.onnx", "tokenizer_config.json", "vocab.txt"]
+    assert done.differences == {}
+
+
+def test_a_model_that_differs_leaves_no_file(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(errors.Fail, match=r"differs from PyTorch: logits by .*, for the sizes batch_size = 2"):
+        export_model(source, tmp_path, tolerance=1e-12)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"task": "text-clasification"}, "did you mean text-classification"),
         ({"task": "object-detection"}, "no class for object-detection of the model type bert; tasks of this type are"),
         ({"dtype": "int8"}, "dtype is int8; expected one of float32, float16, bfloat16"),
-        ({"opset": 12}, "opset is 12; expected 18 to 24"),
+        ({"opset": 12}, "opset is 12; expected 18 to 23"),
     ],
 )
 def test_arguments_that_are_none(source: Path, tmp_path: Path, settings: dict[str, object], words: str) -> None:
