@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from sardonyx.api.engines import engine_store
+from sardonyx.api.engines import engine_store, kept_sizes
 from sardonyx.compiler.choice import tuned
 from sardonyx.compiler.llvm import installed_packs
 from sardonyx.compiler.llvm.library import forget_kernels
@@ -19,6 +20,9 @@ gc.disable()  # until all tests are known: nothing that collecting them makes go
 
 # Sessions of tests are made from their models, however often they come; those of engines have tests of their own.
 engine_store.LEAST_SECONDS = float("inf")
+
+# Those that write engines do not rest for the sake of other work.
+kept_sizes.BUSY_REST = 0.0
 
 # Tests compile what they need, whatever comes ready with an installed distribution; packs have tests of their own.
 os.environ[installed_packs.VARIABLE] = installed_packs.OFF
@@ -93,7 +97,11 @@ def _fresh_module() -> None:
     """Let the kernels of earlier modules' tests go: all of them together are more than a process can map.
 
     What is left then stays, above all the tests themselves, and the collector need not look at it ever again.
+    Engines that are still being written are waited for, as some modules put other compilers in the place of this one.
     """
+    for thread in threading.enumerate():
+        if thread.name == "sardonyx-engine":
+            thread.join(timeout=120)
     forget_kernels()
     gc.collect()
     gc.freeze()

@@ -42,6 +42,11 @@ _COMMANDS = {
         "compile_",
         "Compile a model ahead to one file: optimised graph, packed weights, machine code and plans.",
     ),
+    "convert": _Entry(
+        "convert",
+        "convert",
+        "Write a PyTorch model of transformers as ONNX files, with its caches, and compare them with PyTorch.",
+    ),
     "quantize": _Entry(
         "quantize",
         "quantize",

@@ -20,9 +20,11 @@ from sardonyx.kernel.program import Pointwise
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Dims
 
-# A kernel with more operations or operands than this gains nothing from growing.
+# A kernel with more operations or operands than this gains nothing from growing. Single numbers, such as the scales of
+# quantised values, are no memory that is gone through.
 MOST_OPERATIONS = 96
 MOST_OPERANDS = 12
+MOST_NUMBERS = 32
 MOST_EPILOGUE_OUTPUTS = 2
 
 
@@ -187,7 +189,7 @@ class _Fusion:
         added = _extent(item)
         for group in fitting:
             extent = self._extended(group, added)
-            if _is_small(extent) and self._can_take(group, item):
+            if self._is_small(extent) and self._can_take(group, item):
                 group.values.update(self._expressions(item, group.values))
                 group.nodes.append(item)
                 self.extents[group] = extent
@@ -197,6 +199,11 @@ class _Fusion:
                             self._merge(group, other)
                 return group
         return None
+
+    def _is_small(self, extent: _Extent) -> bool:
+        numbers = sum(self.shape_of(value) == () for value in extent.reads)
+        few = len(extent.reads) - numbers <= MOST_OPERANDS and numbers <= MOST_NUMBERS
+        return extent.operations <= MOST_OPERATIONS and few
 
     def _extended(self, group: Group, added: _Extent) -> _Extent:
         """The extent of a group with one more node."""
@@ -237,7 +244,7 @@ class _Fusion:
     def _can_merge(self, group: Group, other: Group) -> bool:
         """Whether the loop `other`, which feeds the loop `group`, can be computed inside it."""
         first, second = self.extents[group], self.extents[other]
-        if not _is_small(_Extent(first.operations + second.operations, first.reads | second.reads)):
+        if not self._is_small(_Extent(first.operations + second.operations, first.reads | second.reads)):
             return False
         between = [one for one in self._feeding(group) if one is not other]
         return not any(self._depends(one, other) for one in between) and not self._depends(other, group)
@@ -287,10 +294,6 @@ def _extent(item: Lowered) -> _Extent:
     given = _given(item)
     reads = {given[expr.index] for expr in found if isinstance(expr, Input)}
     return _Extent(sum(isinstance(expr, Apply) for expr in found), reads)
-
-
-def _is_small(extent: _Extent) -> bool:
-    return extent.operations <= MOST_OPERATIONS and len(extent.reads) <= MOST_OPERANDS
 
 
 def _same(a: Dims, b: Dims) -> bool:

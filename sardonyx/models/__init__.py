@@ -15,17 +15,16 @@ if TYPE_CHECKING:
     from sardonyx.models.base import (
         ORTModel,
     )
-    from sardonyx.models.sentences.cross_encoder import (
-        CrossEncoder,
-    )
-    from sardonyx.models.sentences.encoder import (
-        SentenceEncoder,
-    )
+    from sardonyx.models.sentences.cross_encoder import CrossEncoder
+    from sardonyx.models.sentences.encoder import SentenceEncoder
     from sardonyx.models.tasks.audio import (
         ORTModelForAudioClassification,
         ORTModelForAudioFrameClassification,
         ORTModelForAudioXVector,
         ORTModelForCTC,
+    )
+    from sardonyx.models.tasks.causal_lm import (
+        ORTModelForCausalLM,
     )
     from sardonyx.models.tasks.custom import (
         ORTModelForCustomTasks,
@@ -37,6 +36,12 @@ if TYPE_CHECKING:
         ORTModelForSemanticSegmentation,
         ORTModelForZeroShotImageClassification,
     )
+    from sardonyx.models.tasks.seq2seq import (
+        ORTModelForSeq2SeqLM,
+    )
+    from sardonyx.models.tasks.speech import (
+        ORTModelForSpeechSeq2Seq,
+    )
     from sardonyx.models.tasks.text import (
         ORTModelForFeatureExtraction,
         ORTModelForMaskedLM,
@@ -45,23 +50,25 @@ if TYPE_CHECKING:
         ORTModelForSequenceClassification,
         ORTModelForTokenClassification,
     )
+    from sardonyx.models.tasks.vision import (
+        ORTModelForVision2Seq,
+    )
 
 # Where the public names live, relative to this package.
 _NAMES = {
     "base": [
         "ORTModel",
     ],
-    "sentences.cross_encoder": [
-        "CrossEncoder",
-    ],
-    "sentences.encoder": [
-        "SentenceEncoder",
-    ],
+    "sentences.cross_encoder": ["CrossEncoder"],
+    "sentences.encoder": ["SentenceEncoder"],
     "tasks.audio": [
         "ORTModelForAudioClassification",
         "ORTModelForAudioFrameClassification",
         "ORTModelForAudioXVector",
         "ORTModelForCTC",
+    ],
+    "tasks.causal_lm": [
+        "ORTModelForCausalLM",
     ],
     "tasks.custom": [
         "ORTModelForCustomTasks",
@@ -73,6 +80,12 @@ _NAMES = {
         "ORTModelForSemanticSegmentation",
         "ORTModelForZeroShotImageClassification",
     ],
+    "tasks.seq2seq": [
+        "ORTModelForSeq2SeqLM",
+    ],
+    "tasks.speech": [
+        "ORTModelForSpeechSeq2Seq",
+    ],
     "tasks.text": [
         "ORTModelForFeatureExtraction",
         "ORTModelForMaskedLM",
@@ -80,6 +93,9 @@ _NAMES = {
         "ORTModelForQuestionAnswering",
         "ORTModelForSequenceClassification",
         "ORTModelForTokenClassification",
+    ],
+    "tasks.vision": [
+        "ORTModelForVision2Seq",
     ],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
@@ -91,6 +107,7 @@ __all__ = [
     "ORTModelForAudioFrameClassification",
     "ORTModelForAudioXVector",
     "ORTModelForCTC",
+    "ORTModelForCausalLM",
     "ORTModelForCustomTasks",
     "ORTModelForFeatureExtraction",
     "ORTModelForImageClassification",
@@ -100,8 +117,11 @@ __all__ = [
     "ORTModelForObjectDetection",
     "ORTModelForQuestionAnswering",
     "ORTModelForSemanticSegmentation",
+    "ORTModelForSeq2SeqLM",
     "ORTModelForSequenceClassification",
+    "ORTModelForSpeechSeq2Seq",
     "ORTModelForTokenClassification",
+    "ORTModelForVision2Seq",
     "ORTModelForZeroShotImageClassification",
     "SentenceEncoder",
 ]

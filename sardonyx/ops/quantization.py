@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -308,7 +307,7 @@ class DynamicQuantizeLinear(Operator):
 
     def _arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
         shape = given(shapes[0])
-        return Arrangement(((math.prod(shape),),), (0,), (shape, (), ()))
+        return Arrangement((shape,), tuple(range(len(shape))), (shape, (), ()))
 
     def run(self, x: Array) -> Sequence[Value]:
         low = np.float32(min(0.0, float(x.min()))) if x.size else np.float32(0)

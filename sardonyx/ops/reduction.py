@@ -70,9 +70,9 @@ class Reduction(Operator):
             return Host(self.run, not_computable([x]))
         known = (1,) if len(inputs) > 1 and inputs[1] is not None else ()
         result = self.of_row(Input(x, 0).cast(working_dtype(x))).cast(x)
-        return rows_template([x], [result], self._arranged, self.run, known)
+        return rows_template([x], [result], self.arranged, self.run, known)
 
-    def _arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+    def arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
         shape = given(shapes[0])
         axes = contents[1] if len(contents) > 1 else None
         resolved = self._resolved(None if axes is None else [int(axis) for axis in axes.ravel()], len(shape))

@@ -7,13 +7,11 @@ from typing import ClassVar
 
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.inference import Inference
-from sardonyx.ops.framework.operator import Operator, Value, operator
+from sardonyx.ops.framework.operator import OWN_DOMAIN, Operator, Value, operator
 from sardonyx.runtime.executor import RefusedError
 
-REFUSAL_DOMAIN = "ai.sardonyx"
 
-
-@operator("Refusal", domain=REFUSAL_DOMAIN)
+@operator("Refusal", domain=OWN_DOMAIN)
 class Refusal(Operator):
     """Raises `RefusedError` with its `message`. Its outputs are what the model declares."""
 

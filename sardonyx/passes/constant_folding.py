@@ -54,6 +54,24 @@ def fold_constants(context: Context) -> int:
     return changes
 
 
+def fold_dequantized_vectors(context: Context) -> int:
+    """Replace each DequantizeLinear of a constant of one dimension or none: no product reads it as integers, and what
+    takes it for a number of each channel looks for constants."""
+    changes = 0
+    for graph in graphs_of(context.model.graph):
+        for node in list(graph):
+            if node.op_type not in _KEPT or not all(value is None or is_constant(value) for value in node.inputs):
+                continue
+            fact = context.inference.facts.get(node.outputs[0])
+            if fact is None or fact.rank is None or fact.rank > 1 or node.outputs[0].is_graph_output():
+                continue
+            results = _computed(node, [fact], context)
+            if results is not None:
+                _replace(graph, node, results, context)
+                changes += 1
+    return changes
+
+
 def _lifted(graph: ir.Graph, node: ir.Node, context: Context) -> bool:
     """Make an initializer of a Constant node that holds a tensor, which stays where it is."""
     if node.op_type != "Constant" or node.domain != "" or "value" not in node.attributes:

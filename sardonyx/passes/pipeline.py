@@ -16,7 +16,7 @@ from sardonyx.passes.base import DEFAULT, Context, Level, Pass, PassReport, Sett
 from sardonyx.passes.branches import NAME as BRANCHES
 from sardonyx.passes.branches import settle_known_branches
 from sardonyx.passes.cleanup import eliminate_identity, remove_unused
-from sardonyx.passes.constant_folding import fold_constants
+from sardonyx.passes.constant_folding import fold_constants, fold_dequantized_vectors
 from sardonyx.passes.denormal_weights import NAME as DENORMALS
 from sardonyx.passes.denormal_weights import flush_denormal_weights
 from sardonyx.passes.function_bodies import NAME as BODIES
@@ -45,6 +45,7 @@ from sardonyx.passes.rules import (
     projections,
     quantization,
     quantization_pairs,
+    reductions,
     reshapes,
     rotary,
     sizes,
@@ -73,6 +74,7 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         *quantization.PASSES,
         *_each(packed_products.RULES),
         *quantization_pairs.PASSES,
+        Pass("DequantizedVectorFolding", Level.EXTENDED, fold_dequantized_vectors),
         # Several operators into one of the same meaning.
         *_each(merged_heads.RULES),
         *_each(grouped_attention.SHARED_RULES),
@@ -83,8 +85,12 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         *_each(projections.RULES),
         *_each(skip_layer_norm.RULES),
         *_each(products.RULES),
+        # What is left of normalisation, which no convolution takes into its weights.
+        *_each(batch_norm.PRODUCT_RULES),
         # Kernels for what two branches give in two forms.
         Pass(RANKS, Level.EXTENDED, sink_open_ranks),
+        # What goes over the same elements.
+        *_each(reductions.RULES),
         # Classifiers and categories without strings.
         *_each(class_labels.RULES),
         *_each(text_columns.RULES),

@@ -8,7 +8,7 @@ from sardonyx import errors
 from sardonyx.graph.constants import subgraphs
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.inference import Inference, infer_model
-from sardonyx.ops.refusal import REFUSAL_DOMAIN
+from sardonyx.ops.framework.operator import OWN_DOMAIN
 from sardonyx.passes.base import Context
 from sardonyx.passes.branches import BRANCHES, chosen_branch, inline
 from sardonyx.passes.constant_folding import fold_constants
@@ -70,6 +70,6 @@ def _refuse(branch: ir.Graph, error: errors.Fail, facts: list[Fact]) -> None:
     ]
     branch.outputs.clear()
     branch.remove(list(branch), safe=False)
-    node = ir.node("Refusal", [], {"message": error.message}, domain=REFUSAL_DOMAIN, outputs=outputs, version=1)
+    node = ir.node("Refusal", [], {"message": error.message}, domain=OWN_DOMAIN, outputs=outputs, version=1)
     branch.append(node)
     branch.outputs.extend(outputs)

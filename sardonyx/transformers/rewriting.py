@@ -18,6 +18,9 @@ from sardonyx.passes.base import DEFAULT, Level, PassReport, Settings
 
 logger = logging.getLogger(__name__)
 
+_SHARING = "ConstantSharing"
+_JOINT_REDUCTIONS = "ReductionFusion"  # whose operator no other program knows
+
 # Of the fusions of a session, those that hide what onnxruntime's own optimiser and its users look for.
 _FOR_SESSIONS_ALONE = frozenset(
     {
@@ -28,15 +31,15 @@ _FOR_SESSIONS_ALONE = frozenset(
         "NumberColumns",
         "OpenRankSinking",
         "QKVProjectionFusion",
+        _JOINT_REDUCTIONS,
     }
 )
-_SHARING = "ConstantSharing"
 
 
 def at_level(loaded: LoadedModel, level: Level, disabled: Collection[str] = ()) -> list[PassReport]:
-    """Rewrite a loaded model as a session of this level does, but for the sharing of constants."""
+    """Rewrite a loaded model as a session of this level does, but for the sharing of constants and joint reductions."""
     check_model(loaded.model)
-    return _told(pipeline.apply(loaded.model, level, {_SHARING, *disabled}))
+    return _told(pipeline.apply(loaded.model, level, {_SHARING, _JOINT_REDUCTIONS, *disabled}))
 
 
 def fused(

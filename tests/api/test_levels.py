@@ -235,7 +235,7 @@ DISABLED = "optimization__disable_specified_optimizers"
 
 @pytest.mark.parametrize("separator", [";", ",", "; "])
 def test_optimizers_are_left_out_by_name(separator: str) -> None:
-    names = ["GeluFusionL2", "ConvBNFusion"]
+    names = ["GeluFusionL2", "ConvBNFusion", "BatchNormToMulAdd"]
     by_config = session_at(ALL, **{DISABLED: separator.join(names)})
     by_argument = ort.InferenceSession(PICTURE, disabled_optimizers=names)
     for session in (by_config, by_argument):

@@ -84,7 +84,12 @@ def test_an_interrupt_in_the_imports_ends_the_command_silently(tmp_path: Path) -
         "builtins.__import__ = slow\n"
     )
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    process = _process("run", "model.onnx", env={**os.environ, "PYTHONPATH": path})
+    process = _process(
+        "run",
+        "model.onnx",
+        env={**os.environ, "PYTHONPATH": path},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # what runs in the background ignores it
+    )
     until = time.monotonic() + 60
     while not (tmp_path / "there").exists() and time.monotonic() < until:
         time.sleep(0.01)

@@ -45,7 +45,7 @@ def _on_terminal(*arguments: object) -> list[str]:
         ("info", ()),
         ("run", ("--repeat", 1)),
         ("run", ("--output", "nothing_that_the_model_has", "--input", "ids=1", "--input", "shift=1")),
-        ("explain", ("--why", "--all")),
+        ("explain", ("--why", "--all", "--option", "sardonyx.engine_cache=0")),
         ("explain", ("--memory", "--option", "sardonyx.engine_cache=0")),
         ("compile", ("--profile", "ids:1x8,1x128,1x512")),
     ],

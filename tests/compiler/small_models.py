@@ -100,6 +100,14 @@ SMALL_MODELS: dict[str, SmallModel] = {
         sizes=({"n": 1}, {"n": 6}),
         constants={"w": (21, 37)},
     ),
+    "joint reductions": SmallModel(
+        """joint (float[n, 37] x) => (float[n] low, float[n, 1] high, float[n] total, float squares, float norm)
+        { axes = Constant<value_ints = [1]>() low = ReduceMin<keepdims = 0>(x, axes) high = ReduceMax(x, axes)
+          total = ReduceSum<keepdims = 0>(x, axes)
+          squares = ReduceSumSquare<keepdims = 0>(x) norm = ReduceL1<keepdims = 0>(x) }""",
+        sizes=({"n": 1}, {"n": 9}),
+        large=({"n": 4000},),
+    ),
     "gemm": SmallModel(
         """gemm (float[n, 70] x) => (float[n, 45] y)
         { h = MatMul(x, w1) a = Add(h, b1) r = Relu(a) y = Gemm(r, w2, b2) }""",

@@ -104,6 +104,8 @@ APART = {
     "rows of items are counted together": """to = Constant<value_ints=[-1,9,7]>() r = Reshape(x, to)
         t = Transpose<perm=[0,2,1]>(r) p = MatMul(r, t) back = Constant<value_ints=[-1,4,9,9]>()
         y = Reshape(p, back)""",
+    "extremes of maps": """axes = Constant<value_ints=[2,3]>() low = ReduceMin(x, axes) high = ReduceMax(x, axes)
+        d = Sub(x, low) y = Mul(d, high)""",
     "normalised over channels": "l = LRN<size=3>(x) y = Relu(l)",
 }
 

@@ -151,3 +151,51 @@ def test_nodes_whose_results_nobody_reads_are_no_kernels() -> None:
         behind = Add(product, x)
         y = Relu(x) }"""
     assert groups(text, {"x": random(3, 3)}) == [["Relu_3"]]
+
+
+def test_dimensions_without_names_are_dimensions() -> None:
+    text = """(float[1, 3, 1, 1] x) => (float[2, 4, 6, 5] y, float[2, 4, 6, 5] z)
+        <float[4, 3, 1, 1] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}> {
+        [a] a = Conv(x, w)
+        [b] b = Relu(a)
+        [c] y = Add(b, b)
+        [d] z = Exp(b)
+    }"""
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]>\nagraph {text}')
+    for value, axes in ((model.graph.input[0], (0, 2, 3)), *((one, range(4)) for one in model.graph.output)):
+        for axis in axes:
+            value.type.tensor_type.shape.dim[axis].Clear()
+    made = ort.InferenceSession(model, disabled_optimizers=ALL_REWRITES)
+    assert [one.shape for one in (*made.get_inputs(), *made.get_outputs())] == [
+        [None, 3, None, None],
+        [None, 4, None, None],
+        [None, 4, None, None],
+    ]
+    x = random(2, 3, 6, 5)
+    assert steps(made, {"x": x})[0] == ["a", "b", "c", "d"]
+    for shape in ((2, 3, 6, 5), (1, 3, 1, 9)):
+        x = random(*shape)
+        weights = np.reshape([*range(1, 10), 1, 2, 3], (4, 3))
+        wanted = np.maximum(np.einsum("nchw,fc->nfhw", x.astype(np.float64), weights), 0)
+        y, z = made.run(None, {"x": x})
+        np.testing.assert_allclose(y, 2 * wanted, rtol=2e-5, atol=1e-5)
+        np.testing.assert_allclose(z, np.exp(wanted), rtol=2e-5, atol=1e-5)
+
+
+def test_many_numbers_are_no_operands() -> None:
+    """A chain of quantised sums, each with scales and zero points of its own."""
+    lines = [f"[n{i}] v{i} = com.microsoft.QLinearAdd(v{i - 1}, a{i}, z, t, b{i}, z, c{i}, z)" for i in range(1, 6)]
+    scales = [f"float a{i} = {{0.{i}}}, float b{i} = {{0.3{i}}}, float c{i} = {{0.6{i}}}" for i in range(1, 6)]
+    text = f"""(uint8[n, 70] v0, uint8[n, 70] t) => (uint8[n, 70] v5)
+        <{", ".join(scales)}, uint8 z = {{128}}> {{
+        {chr(10).join(lines)}
+    }}"""
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20, "com.microsoft" : 1]>\nagraph {text}')
+    made = ort.InferenceSession(model, disabled_optimizers=ALL_REWRITES)
+    feeds = {name: np.random.default_rng(3).integers(0, 256, (4, 70)).astype(np.uint8) for name in ("v0", "t")}
+    assert steps(made, feeds) == [[f"n{i}" for i in range(1, 6)]]
+    found = feeds["v0"].astype(np.float64)
+    for i in range(1, 6):
+        real = (found - 128) * np.float32(f"0.{i}") + (feeds["t"].astype(np.float64) - 128) * np.float32(f"0.3{i}")
+        found = np.clip(np.rint(real / np.float32(f"0.6{i}")) + 128, 0, 255)
+    assert np.abs(made.run(None, feeds)[0] - found).max() <= 1

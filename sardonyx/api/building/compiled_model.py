@@ -32,6 +32,7 @@ from sardonyx.passes import pipeline
 from sardonyx.passes.base import DEFAULT as DEFAULT_REWRITES
 from sardonyx.passes.base import Level, PassReport
 from sardonyx.passes.base import Settings as RewriteSettings
+from sardonyx.passes.caches.decoder import AS_THEY_ARE, DecoderChoice, rewrite_decoder
 from sardonyx.providers.base import ExecutionProvider
 from sardonyx.runtime.settings import DEFAULT, RunSettings
 from sardonyx.runtime.trace import Trace, span
@@ -79,11 +80,13 @@ class CompiledModel:
         rewrites: RewriteSettings = DEFAULT_REWRITES,
         order: ExecutionOrder = ExecutionOrder.DEFAULT,
         trace: Trace | None = None,
+        caches: DecoderChoice = AS_THEY_ARE,
     ) -> CompiledModel:
         """Infer, rewrite, place and compile a model for the given providers, in their priority.
 
         `on_optimized` is called with the model after its rewrites; `check_cancelled` before every stage, and may raise.
-        With `strict_shapes` a declared shape that inference contradicts is an error.
+        With `strict_shapes` a declared shape that inference contradicts is an error. `caches` says what becomes
+        of a decoder; `DeclinedError` where its caches cannot be written in place.
         """
         model = loaded.model
         with span(trace, "Compile", "check"):
@@ -91,13 +94,16 @@ class CompiledModel:
         declared = _declarations(model.graph)
         check_cancelled()
         with span(trace, "Compile", "infer"):
-            inference = infer_model(model)
+            inference = infer_model(model, names=True)
         contradictions = report_contradictions(declared, inference.facts, strict_shapes, logger)
         inputs, overridable, outputs = _signature(model.graph, declared, inference)
         defaults = {item.name: array_of(model.graph.initializers[item.name]) for item in overridable}
         check_cancelled()
         with span(trace, "Compile", "optimize"):
             passes = pipeline.apply(model, level, disabled_optimizers, inference, rewrites)
+            if caches != AS_THEY_ARE:
+                inference = rewrite_decoder(model, inference, caches, rewrites, passes)
+                inputs, overridable, outputs = _signature(model.graph, _declarations(model.graph), inference)
         for report in passes:
             logger.verbose(f"GraphTransformer {report.name} modified: {report.changes} with status: OK", "pipeline")
         if on_optimized is not None:

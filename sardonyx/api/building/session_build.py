@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import onnx
@@ -32,6 +33,7 @@ from sardonyx.api.building.signature import Signature
 from sardonyx.api.enums import ExecutionMode, GraphOptimizationLevel
 from sardonyx.api.options import config_keys
 from sardonyx.api.options.config_keys import is_on
+from sardonyx.api.options.decoder_settings import CACHES_IN_PLACE, decoder_choice
 from sardonyx.api.options.optimizer_names import resolved
 from sardonyx.api.options.rewrite_settings import rewrite_settings, rewrites_left_out
 from sardonyx.api.options.run_settings import run_settings
@@ -40,7 +42,11 @@ from sardonyx.api.values import value_layout
 from sardonyx.compiler.llvm.compiler_process import held
 from sardonyx.graph.load import LoadedModel, load_model
 from sardonyx.passes.base import Level
+from sardonyx.passes.caches.decoder import AS_THEY_ARE, DecoderChoice, choose
+from sardonyx.passes.caches.lengths import NAME as IN_PLACE
+from sardonyx.passes.caches.pairs import DeclinedError
 from sardonyx.passes.rules.attention_match import BY_HEADS
+from sardonyx.passes.rules.reductions import NAME as REDUCTIONS
 from sardonyx.passes.settled_branches import settle_branches
 from sardonyx.providers import registry
 from sardonyx.providers.base import ExecutionProvider
@@ -64,10 +70,15 @@ _SAVED_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
 def build(request: SessionRequest) -> Built:
     """Load, change, place and compile a model as a request says, and save it where its options ask for that."""
     with (request.streams or Streams()).serving():
-        return _build(request)
+        choice = decoder_choice(request.options._config)
+        try:
+            return _build(request, choice)
+        except DeclinedError as declined:  # which may have come in the middle of the rewrite
+            request.logger.info(f"{CACHES_IN_PLACE} has no effect: {declined}", "caches")
+            return _build(request, replace(choice, in_place=False).without(IN_PLACE, declined))
 
 
-def _build(request: SessionRequest) -> Built:
+def _build(request: SessionRequest, decoder: DecoderChoice) -> Built:
     source, options, names, provider_options, disabled, logger, trace = request[:7]
     config = options._config
     config_keys.check(config, logger)
@@ -96,10 +107,12 @@ def _build(request: SessionRequest) -> Built:
             settle_branches(loaded.model)
         if config.get(value_layout.KEY) == value_layout.TURNED:
             value_layout.turn_value_caches(loaded.model)
+        if decoder != AS_THEY_ARE:
+            decoder = _chosen_decoder(loaded.model, options, decoder)
         names, provider_options = _chosen(options, names, provider_options, loaded.model)
         providers = _providers(names, provider_options, is_on(config, _NO_FALLBACK), logger)
         declared_outputs = tuple(map(declared, loaded.model.graph.outputs))
-        compiled = _compiled(loaded, options, providers, disabled, logger, trace)
+        compiled = _compiled(loaded, options, providers, disabled, logger, trace, decoder)
         log_placement(compiled.nodes, [provider.name for provider in providers], logger)
         if is_on(config, _NO_FALLBACK):
             _refuse_fallback(compiled, logger)
@@ -123,6 +136,14 @@ def _build(request: SessionRequest) -> Built:
         open_ifs=compiled.open_ifs,
         in_place=shared_caches(model.graph),
     )
+
+
+def _chosen_decoder(model: ir.Model, options: SessionOptions, decoder: DecoderChoice) -> DecoderChoice:
+    """What a decoder needs before anything else is known of it."""
+    opset = model.opset_imports.get("", 1)
+    if decoder.in_place and options.optimized_model_filepath and opset < _SCATTER_SINCE:
+        raise DeclinedError(f"a model of opset {opset} that is written to a file has no TensorScatter")
+    return choose(model, decoder)
 
 
 def _chosen(
@@ -209,6 +230,7 @@ def _compiled(
     disabled: Collection[str],
     logger: log.Logger,
     trace: Trace | None,
+    decoder: DecoderChoice,
 ) -> CompiledModel:
     config = options._config
 
@@ -221,8 +243,10 @@ def _compiled(
             _save(model, options, loaded.functions if is_on(config, _KEEPS_FUNCTIONS) else ())
 
     left_out = resolved([*sorted(disabled), *config_keys.names(config, _DISABLED)], logger)
-    if options.optimized_model_filepath and loaded.model.opset_imports.get("", 1) < _ATTENTION_SINCE:
-        left_out |= BY_HEADS
+    if options.optimized_model_filepath:  # which others read
+        left_out |= {REDUCTIONS}
+        if loaded.model.opset_imports.get("", 1) < _ATTENTION_SINCE:
+            left_out |= BY_HEADS
     try:
         return CompiledModel.build(
             loaded,
@@ -237,6 +261,7 @@ def _compiled(
             rewrites=rewrite_settings(config),
             order=options.execution_order,
             trace=trace,
+            caches=decoder,
         )
     except ValueError as error:  # not an error of providers, so it must not make the caller fall back to others
         logger.error(f"Exception during initialization: {error}")
@@ -287,6 +312,9 @@ def _save(model: ir.Model, options: SessionOptions, functions: Iterable[ir.Funct
 
 # The opset from which on a model that is written may hold ONNX's Attention.
 _ATTENTION_SINCE = 23
+
+# The opset that has the operator which writes into caches.
+_SCATTER_SINCE = 24
 
 # Properties that a model may carry in its ort_config, and how their numbers become values.
 _CONFIGURED: dict[str, Any] = {

@@ -22,6 +22,11 @@ def shared_caches(graph: ir.Graph) -> list[tuple[str, str]]:
             continue
         place = _CACHES[node.op_type].get(node.outputs.index(output))
         past = node.inputs[place] if place is not None and place < len(node.inputs) else None
-        if past is not None and past.is_graph_input() and len(past.uses()) == 1 and not past.is_graph_output():
+        if past is not None and past.is_graph_input() and _is_read_once(past) and not past.is_graph_output():
             found.append((past.name or "", output.name or ""))
     return found
+
+
+def _is_read_once(past: ir.Value) -> bool:
+    """Whether one node reads the contents of a value; others may ask for its shape."""
+    return sum(use.node.op_type != "Shape" or use.node.domain != "" for use in past.uses()) == 1

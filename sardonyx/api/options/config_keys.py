@@ -303,6 +303,30 @@ _TABLE = (
         lenient=True,
     ),
     _on_off("session.set_denormal_as_zero", "0", "works", "flush denormal numbers"),
+    # Decoders (keys of this project)
+    _on_off(
+        "sardonyx.caches_in_place",
+        "0",
+        "works",
+        "caches of a decoder have one capacity, an input past_length says how much of them is filled, and new rows "
+        "are written in place; a model for which that cannot be proved stays as it is",
+    ),
+    ConfigKey(
+        "sardonyx.use_cache_branch",
+        "choice",
+        "",
+        "works",
+        "the branch of a merged decoder that the session runs, without a past (0) or with one (1): the input "
+        "use_cache_branch goes, and inputs that the other branch alone reads",
+        choices=("", "0", "1"),
+    ),
+    _on_off(
+        "sardonyx.last_logits",
+        "0",
+        "works",
+        "the output logits is (batch, 1, vocabulary), for the last position of each row; no product over the "
+        "vocabulary is done for the others",
+    ),
     # Memory and native code (keys of this project)
     ConfigKey(
         "sardonyx.memory_limit",

@@ -284,6 +284,7 @@ _RULES: dict[str, Callable[[_Call], bool]] = {
     "Split": _split,
     "Transpose": _transpose,
     **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceProd"), _reduction),
+    "ai.sardonyx.Reductions": _reduction,
     **dict.fromkeys(("Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization"), _along),
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization", "GroupNormalization"), _normalisation),
     **dict.fromkeys(("LRN", "DepthToSpace", "SpaceToDepth"), _window),

@@ -14,7 +14,7 @@ import numpy as np
 
 from sardonyx.compiler.llvm import integers
 from sardonyx.compiler.llvm.builder import Function, Value
-from sardonyx.compiler.llvm.lookup import byte_lookup, is_table
+from sardonyx.compiler.llvm.lookup import in_table, is_table
 from sardonyx.compiler.llvm.mathematics.elements import absolute, sqrt
 from sardonyx.compiler.llvm.mathematics.functions import ONE_OPERAND, TWO_OPERANDS
 from sardonyx.compiler.llvm.narrow_floats import from_bits, narrowed, to_bits, widened
@@ -166,7 +166,7 @@ def emit_node(
     if expr.primitive == "where":
         return k.select(args[0], args[1], args[2])
     if expr.primitive == "tabulated":
-        return byte_lookup(k, args[1], args[0].bits_as(U8)).bits_as(wanted)
+        return in_table(k, args[1], args[0].bits_as(U8)).bits_as(wanted)
     lanes = max(arg.type.lanes for arg in args)
     args = [k.splat(arg, lanes) if not _is_literal(arg) else k.constant(arg.type.vector(lanes), _number_of(source))
             for arg, source in zip(args, expr.args, strict=True)]  # fmt: skip

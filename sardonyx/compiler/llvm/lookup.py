@@ -64,25 +64,39 @@ def byte_lookup(k: Function, table: Value, indices: Value) -> Value:
     return (k.select(numbers < BYTES // 2, lower, upper) >> ((numbers & 3) << 3)).to(U8)
 
 
-# Bytes that `bytes_lookup` finds at once, and those among which one instruction chooses.
+# Bytes that `bytes_lookup` finds at once in 256 bits, and those among which one instruction chooses.
 BYTES_AT_ONCE = 32
 _ROW = 16
+_CHOOSERS = {32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}
 
 
-def bytes_lookup(k: Function, table: Pointer, indices: Value) -> Value:
-    """The same for `BYTES_AT_ONCE` lanes of U8, where no instruction chooses among words of several registers.
+def bytes_lookup(k: Function, table: Pointer | Value, indices: Value) -> Value:
+    """The same for a register of U8, 32 or 64 lanes, by instructions that choose among bytes; the table may lie in
+    memory.
 
     The lowest four bits choose in each row of 16 bytes, the others among the sixteen rows, bit by bit: what a blend
     looks at is the highest bit of a byte, to which the others are shifted.
     """
+    lanes = indices.type.lanes
     lowest = indices & (_ROW - 1)
     bits = [(indices.bits_as(U16) << shift).bits_as(U8) for shift in (3, 2, 1)]
     masks = [one.bits_as(I8) < 0 for one in (*bits, indices)]
-    broadcast = [*range(_ROW)] * (BYTES_AT_ONCE // _ROW)
-    found = [
-        k.call("llvm.x86.avx2.pshuf.b", indices.type, k.shuffle(table.load(first, _ROW), None, broadcast), lowest)
-        for first in range(0, BYTES, _ROW)
-    ]
+    found = [k.call(_CHOOSERS[lanes], indices.type, row, lowest) for row in _rows(k, table, lanes)]
     for mask in masks:
         found = [k.select(mask, upper, lower) for lower, upper in zip(found[::2], found[1::2], strict=True)]
     return found[0]
+
+
+def _rows(k: Function, table: Pointer | Value, lanes: int) -> list[Value]:
+    """The rows of a table, each as often as fills a register of so many lanes."""
+    firsts, repeats = range(0, BYTES, _ROW), lanes // _ROW
+    if isinstance(table, Value):
+        bytes_ = table.bits_as(U8)
+        return [k.shuffle(bytes_, None, [*range(first, first + _ROW)] * repeats) for first in firsts]
+    return [k.shuffle(table.load(first, _ROW), None, [*range(_ROW)] * repeats) for first in firsts]
+
+
+def in_table(k: Function, table: Value, indices: Value) -> Value:
+    """For each lane of U8 the byte of a `TABLE` that it names: a vector of 16 where the machine has `byte_lookup`, or
+    a whole register."""
+    return bytes_lookup(k, table, indices) if indices.type.lanes in _CHOOSERS else byte_lookup(k, table, indices)

@@ -11,6 +11,15 @@ import numpy as np
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.llvm.expression import STRANDS, supported
 from sardonyx.compiler.llvm.kernels.pointwise import PointwiseSpec, emit_pointwise
+from sardonyx.compiler.llvm.kernels.rows.row_access import Access
+from sardonyx.compiler.llvm.lookup import has_byte_lookup, has_word_lookup
+from sardonyx.compiler.native.quantization.byte_tables import (
+    WORTH_AMONG_BYTES,
+    Tabulated,
+    is_number,
+    may_be_tabulated,
+    tabulated,
+)
 from sardonyx.compiler.native.rows.rows import (
     Axis,
     access_of,
@@ -41,6 +50,10 @@ _LONG_EXPRESSION = 100
 # To begin a row takes as long as to gather so many elements from anywhere.
 _SHORT_ROW = 8
 
+_WORD = 4
+# Sets of numbers for which a kernel keeps its tables.
+_MOST_TABLES = 16
+
 # Pieces of a row are whole vectors, whatever the dtype and the target.
 _PIECE_MULTIPLE = 64
 
@@ -60,6 +73,8 @@ class PointwiseKernel:
         self.operations = operations(Pointwise(self.dtypes, self.body.roots))
         self._names = tuple(dtype.name for dtype in self.dtypes)
         self._exponents = _inputs_as_exponents(self.body.roots)
+        self._may_be_tabulated = may_be_tabulated(self.body.roots)
+        self._tabulated: dict[tuple[str | bytes | None, ...], Tabulated | None] = {}
         self._read = [sorted({leaf.index for leaf in walk([root]) if isinstance(leaf, Input)}) for root in roots]
 
     def bind(self, binder: Binder, inputs: Sequence[Tensor], reason: str = "") -> list[Tensor]:
@@ -72,13 +87,6 @@ class PointwiseKernel:
         outputs = [_result(binder, place, root.dtype, shape, order) for place, root in enumerate(self.body.roots)]
         self._add(binder, inputs, outputs, order, reason)
         return outputs
-
-    @property
-    def _unroll(self) -> int:
-        """Vectors in a turn of the loop."""
-        if self.operations < _UNROLLED_OPERATIONS:
-            return 2
-        return STRANDS if self.operations < _LONG_EXPRESSION else 1
 
     def bind_nodes(self, binder: Binder, inputs: Sequence[Tensor]) -> list[Tensor]:
         """`bind` for outputs of nodes, which were taken for equally large by what the model declares.
@@ -109,8 +117,9 @@ class PointwiseKernel:
         shape = outputs[0].shape
         if outputs[0].size == 0:
             return
+        body, inputs, tables = self._looked_up(binder, inputs)
         inputs = [in_order(binder, tensor, shape, order) for tensor in inputs]
-        operands = [*inputs, *outputs]
+        operands = [*inputs, *tables, *outputs]
         steps = [broadcast_steps(tensor, len(shape)) for tensor in operands]
         axes = joined_axes([shape[axis] for axis in order], [[one[axis] for axis in order] for one in steps])
         axes = _with_long_rows(axes)
@@ -119,16 +128,20 @@ class PointwiseKernel:
         row = axes.pop()
         nbytes = sum([tensor.dtype.itemsize for tensor, step in zip(operands, row.steps, strict=True) if step])
         elements = space_size(axes) * row.size
-        wanted = elements_per_chunk(elements, nbytes, self.operations)
+        work = operations(Pointwise((), body.roots)) if tables else self.operations
+        wanted = elements_per_chunk(elements, nbytes, work)
         axes, fastest, piece, shrink = _cut(axes, row, wanted)
         items = space_size(axes) * fastest.size
         per_chunk = larger(1, wanted // piece)
-        access = tuple([access_of(step, one.dtype.itemsize) for one, step in zip(operands, row.steps, strict=True)])
+        access: list[Access] = [
+            access_of(step, one.dtype.itemsize) for one, step in zip(operands, row.steps, strict=True)
+        ]
+        access[len(inputs) : len(inputs) + len(tables)] = ["table"] * len(tables)
         spec = PointwiseSpec(
-            self._body_for(inputs),
-            self._names,
-            access,
-            self._unroll,
+            body,
+            tuple(tensor.dtype.name for tensor in (*inputs, *tables)) if tables else self._names,
+            tuple(access),
+            _unroll(work),
             flushes=binder.settings.precision == "bfloat16" and any(one.dtype == _BFLOAT16 for one in outputs),
         )
         words = [items, per_chunk, row.size, piece, shrink, fastest.size, *fastest.steps, *row.steps]
@@ -136,14 +149,41 @@ class PointwiseKernel:
             emit_pointwise,
             spec,
             [*operands, *words, *table_words(axes)],
-            reads=tuple(inputs),
+            reads=(*inputs, *tables),
             writes=tuple(outputs),
             read_first=inputs,
             chunks=-(-items // per_chunk),
-            flops=float(self.operations) * elements,
+            flops=float(work) * elements,
             nbytes=sum([_memory_bytes(tensor) for tensor in operands]),
-            detail=lambda: f"{elements} elements, {self.operations} operations each{reason and '; '}{reason}",
+            detail=lambda: (
+                f"{elements} elements, {work} operations each{', by tables' if tables else ''}{reason and '; '}{reason}"
+            ),
         )
+
+    def _looked_up(
+        self, binder: Binder, inputs: Sequence[Tensor]
+    ) -> tuple[Canonical, Sequence[Tensor], Sequence[Tensor]]:
+        """The expressions for these inputs, those of the inputs that they read, and tables, which are read behind them.
+
+        Where words are looked up, elements of other types may stand beside the bytes; elsewhere registers must be full
+        of bytes.
+        """
+        body = self._body_for(inputs)
+        if not self._may_be_tabulated or not has_byte_lookup(binder.target):
+            return body, inputs, ()
+        key = binder.target.name, *[_contents(tensor) if is_number(tensor) else None for tensor in inputs]
+        if key not in self._tabulated:
+            if len(self._tabulated) >= _MOST_TABLES:
+                self._tabulated.clear()
+            self._tabulated[key] = _with_tables(body.roots, inputs, beside_words=has_word_lookup(binder.target))
+        found = self._tabulated[key]
+        if found is None:
+            return body, inputs, ()
+        read = [*found.kept, *range(len(inputs), len(inputs) + len(found.tables))]
+        places = {index: place for place, index in enumerate(read)}
+        outputs = substitute(found.outputs, lambda leaf: Input(leaf.dtype, places[leaf.index]))
+        tables = [binder.constant(table).reshaped(()) for table in found.tables]
+        return canonical(outputs), [inputs[index] for index in found.kept], tables
 
     def _body_for(self, inputs: Sequence[Tensor]) -> Canonical:
         """The expressions with known exponents of powers in them: squares and roots cost far less than powers."""
@@ -157,6 +197,32 @@ class PointwiseKernel:
         if not known:
             return self.body
         return canonical(substitute(self.body.roots, lambda leaf: known.get(leaf.index, leaf)))
+
+
+def _unroll(operations: int) -> int:
+    """Vectors in a turn of the loop."""
+    if operations < _UNROLLED_OPERATIONS:
+        return 2
+    return STRANDS if operations < _LONG_EXPRESSION else 1
+
+
+def _contents(tensor: Tensor) -> bytes:
+    assert tensor.array is not None
+    return tensor.array.tobytes()
+
+
+def _with_tables(roots: Sequence[Expr], inputs: Sequence[Tensor], *, beside_words: bool) -> Tabulated | None:
+    """The expressions with tables, where these leave nothing but bytes, or stand beside words of 32 bits."""
+    found = tabulated(roots, inputs, WORTH_AMONG_BYTES)
+    if found is not None and _widest(found.outputs) == 1:
+        return found
+    found = tabulated(roots, inputs) if beside_words else None
+    return found if found is not None and _widest(found.outputs) <= _WORD else None
+
+
+def _widest(roots: Sequence[Expr]) -> int:
+    """The bytes of the largest number that is computed."""
+    return max(expr.dtype.itemsize for expr in walk(roots))
 
 
 def _result(binder: Binder, place: int, dtype: np.dtype[Any], shape: tuple[int, ...], order: tuple[int, ...]) -> Tensor:

@@ -21,7 +21,7 @@ from sardonyx.graph.types import MapType
 from sardonyx.graph.versions import stamp_versions
 from sardonyx.ops.framework.check import check_output_type, check_types
 from sardonyx.ops.framework.contents import contents
-from sardonyx.ops.framework.facts import UNKNOWN, Dim, Fact, of_array, symbol, unknown_dim
+from sardonyx.ops.framework.facts import UNKNOWN, Dim, Fact, known, of_array, symbol, unknown_dim
 from sardonyx.ops.framework.operator import Elementwise, Operator
 from sardonyx.ops.framework.registry import operator_of
 from sardonyx.ops.framework.size_limits import SizeLimits
@@ -35,6 +35,10 @@ _BOUNDS = {
 }
 _DIMENSION = r"SymbolicDim\((?:'([^']*)'|None)\)"  # how a rule's words show one
 _ERROR_HEAD = r"^\[\w+\] (\(op_type:[^)]*\): )?"
+
+
+# How names begin that dimensions of inputs get which have none. No value of the model is said to be so large.
+_UNNAMED = "unnamed."
 
 
 class Inference:
@@ -72,6 +76,20 @@ class Inference:
     def is_limited(self) -> bool:
         """Whether nodes have told what sizes are at most, which nodes before them do not know."""
         return bool(self._limits)
+
+    def name_dimensions(self, inputs: Sequence[ir.Value]) -> None:
+        """Give each dimension of these inputs that the model says nothing of a name of its own: of two values whose
+        sizes follow from it, it can be said then that they are equally large."""
+        taken = {dim.value for value in inputs for dim in self.declared(value).shape or () if not isinstance(dim, int)}
+        for number, value in enumerate(inputs):
+            fact = self.declared(value)
+            if fact.shape is not None:
+                names = [f"{_UNNAMED}{number}.{axis}" for axis in range(len(fact.shape))]
+                shape = [
+                    dim if known(dim) or name in taken else ir.SymbolicDim(name)
+                    for dim, name in zip(fact.shape, names, strict=True)
+                ]
+                self._declared[value] = replace(fact, shape=tuple(shape))
 
     def fact(self, value: ir.Value | None) -> Fact | None:
         """What is known of a value; None for an input that is not given."""
@@ -197,14 +215,26 @@ class Inference:
         if fact.type is not None:
             value.type = fact.type
         if fact.shape is not None and not value.is_graph_input():
-            value.shape = ir.Shape(fact.shape)
+            value.shape = ir.Shape([None if _is_ours(dim) else dim for dim in fact.shape])
 
 
-def infer_model(model: ir.Model, inputs: Sequence[Fact] | None = None, *, lenient: bool = False) -> Inference:
-    """Everything that can be known of a model before it runs; `inputs` as for `Inference.graph`."""
+def _is_ours(dim: Dim) -> bool:
+    """Whether a dimension has a name that the model does not know."""
+    return not isinstance(dim, int) and dim.value is not None and _UNNAMED in dim.value
+
+
+def infer_model(
+    model: ir.Model, inputs: Sequence[Fact] | None = None, *, lenient: bool = False, names: bool = False
+) -> Inference:
+    """Everything that can be known of a model before it runs; `inputs` as for `Inference.graph`.
+
+    With `names`, dimensions of its inputs without a name get one, in which facts are told then.
+    """
     stamp_versions(model)
     inference = Inference(model.opset_imports, model.ir_version, lenient=lenient)
     inference.main = model.graph
+    if names:
+        inference.name_dimensions(model.graph.inputs)
     inference.graph(model.graph, inputs)
     if inference.is_limited:
         inference.graph(model.graph, inputs)

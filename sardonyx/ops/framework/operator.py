@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Value = Any
 
+# Of operators that rewritten models have, and no others.
+OWN_DOMAIN = "ai.sardonyx"
+
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.kernel.program import Kernel, Template
 from sardonyx.ops.framework.facts import Dim, Fact
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.linear_quantization import padded
@@ -32,6 +33,10 @@ class GatherBlockQuantized(Operator):
     gather_axis: int = 0
     quantize_axis: int = 1
     host_reason: ClassVar[str] = "a gather that unpacks what it reads"
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        names = ("bits", "block_size", "gather_axis", "quantize_axis")
+        return Template("gathered_blocks", {name: getattr(self, name) for name in names}, self.run)
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         data, indices, scales, zero_points = padded(inputs, 4)

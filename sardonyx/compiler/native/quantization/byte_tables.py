@@ -18,12 +18,15 @@ from sardonyx.kernel.cost import weight
 from sardonyx.kernel.evaluate import evaluate
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, apply, substitute, walk
 from sardonyx.kernel.program import Pointwise
+from sardonyx.light_dataclass import dataclass
 
+Table = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 _BYTES = (np.dtype(np.uint8), np.dtype(np.int8))
 _U8, _F32, _F64 = np.dtype(np.uint8), np.dtype(np.float32), np.dtype(np.float64)
 
-# Operations that a look-up outweighs; a function of fewer is computed.
-_WORTH_A_TABLE = 12
+# Operations that a look-up outweighs; a function of fewer is computed. Where registers are full of bytes a look-up
+# takes less than to make them real does.
+WORTH_A_TABLE, WORTH_AMONG_BYTES = 12, 4
 
 # What machines compute in float32 with errors of their own.
 _INEXACT = frozenset(
@@ -36,37 +39,67 @@ def with_tables(binder: Binder, epilogue: Epilogue | None) -> tuple[Epilogue | N
     """The epilogue with functions of one byte as tables, whose inputs follow those of its operands; and the tables."""
     if epilogue is None or not has_byte_lookup(binder.target):
         return epilogue, []
-    outputs, operands = epilogue.outputs, epilogue.operands
-    functions = _functions(outputs, operands)
-    if not functions:
+    found = tabulated(epilogue.outputs, (None, *epilogue.operands))
+    if found is None:
         return epilogue, []
-    tables: list[Tensor] = []
+    tables = [binder.constant(table) for table in found.tables]
+    places = {index: place for place, index in enumerate(found.kept, 1)}
+    first = len(epilogue.operands) + 1
+    places.update({first + number: len(places) + 1 + number for number in range(len(tables))})
+    outputs = substitute(found.outputs, lambda leaf: Input(leaf.dtype, places.get(leaf.index, 0)))
+    return Epilogue(tuple(outputs), tuple(epilogue.operands[index - 1] for index in found.kept)), tables
+
+
+@dataclass(frozen=True)
+class Tabulated:
+    """Expressions some of whose parts are found in `tables`, the inputs behind the last one, and the inputs that they
+    still read; 0 only where it is an operand.
+    """
+
+    outputs: tuple[Expr, ...]
+    tables: Sequence[Table]
+    kept: Sequence[int]
+
+
+def tabulated(outputs: Sequence[Expr], inputs: Sequence[Tensor | None], worth: int = WORTH_A_TABLE) -> Tabulated | None:
+    """The expressions with functions of one byte as tables that take so many operations; None where they have none.
+
+    `Input(i)` is an element of `inputs[i]`, or of what a kernel computes where that is None.
+    """
+    functions = _functions(outputs, inputs, worth)
+    if not functions:
+        return None
+    tables: list[Table] = []
     made: dict[int, Expr] = {}
     for expr in walk(outputs):
         if id(expr) in functions:
-            tables.append(binder.constant(_table(expr, functions[id(expr)], operands)))
-            place = Input(_U8, len(operands) + len(tables))
+            place = Input(_U8, len(inputs) + len(tables))
+            tables.append(_table(expr, functions[id(expr)], inputs))
             made[id(expr)] = Apply(expr.dtype, "tabulated", (made[id(functions[id(expr)])], place))
         elif isinstance(expr, Apply):
             made[id(expr)] = Apply(expr.dtype, expr.primitive, tuple(made[id(arg)] for arg in expr.args))
         else:
             made[id(expr)] = expr
-    roots = [made[id(root)] for root in outputs]
-    read = sorted({leaf.index for leaf in walk(roots) if isinstance(leaf, Input)} - {0})
-    places = {index: place for place, index in enumerate(read, 1)}
-    renumbered = substitute(roots, lambda leaf: Input(leaf.dtype, places.get(leaf.index, 0)))
-    kept = tuple(operands[index - 1] for index in read if index <= len(operands))
-    return Epilogue(tuple(renumbered), kept), tables
+    roots = tuple(made[id(root)] for root in outputs)
+    read = sorted({leaf.index for leaf in walk(roots) if isinstance(leaf, Input)})
+    return Tabulated(roots, tables, [index for index in read if index < len(inputs) and inputs[index] is not None])
 
 
-def _functions(outputs: Sequence[Expr], operands: Sequence[Tensor]) -> dict[int, Expr]:
+def may_be_tabulated(outputs: Sequence[Expr]) -> bool:
+    """Whether there is anything that might become a table, whatever is known of the inputs."""
+    order = walk(outputs)
+    sources = [expr for expr in order if expr.dtype in _BYTES]
+    return any(isinstance(expr, Apply) and weight([expr]) >= WORTH_AMONG_BYTES for expr in sources) and len(sources) > 1
+
+
+def _functions(outputs: Sequence[Expr], inputs: Sequence[Tensor | None], worth: int) -> dict[int, Expr]:
     """The bytes, by id, that are worth a table, and the byte that each of them is a function of.
 
-    No operand's contents are looked at for that.
+    No input's contents are looked at for that.
     """
     order = walk(outputs)
     place = {id(expr): number for number, expr in enumerate(order)}
-    known, sources = _sources(order, operands)
+    known, sources = _sources(order, inputs)
     found: dict[int, Expr] = {}
     wanted = {id(root) for root in outputs}
     for expr in reversed(order):
@@ -74,7 +107,7 @@ def _functions(outputs: Sequence[Expr], operands: Sequence[Tensor]) -> dict[int,
             continue
         others = [order[number] for number in sorted(sources[id(expr)]) if number != place[id(expr)]]
         is_byte = isinstance(expr, Apply) and expr.dtype in _BYTES
-        if is_byte and others and weight([expr], {id(others[0])}) >= _WORTH_A_TABLE:
+        if is_byte and others and weight([expr], {id(others[0])}) >= worth:
             found[id(expr)] = others[0]
             wanted.add(id(others[0]))
         elif isinstance(expr, Apply):
@@ -82,14 +115,14 @@ def _functions(outputs: Sequence[Expr], operands: Sequence[Tensor]) -> dict[int,
     return found
 
 
-def _sources(order: Sequence[Expr], operands: Sequence[Tensor]) -> tuple[set[int], dict[int, frozenset[int]]]:
+def _sources(order: Sequence[Expr], inputs: Sequence[Tensor | None]) -> tuple[set[int], dict[int, frozenset[int]]]:
     """The expressions, by id, that are known before the run; and of each other one the bytes, by their places in the
     order, of which it is a function."""
     known: set[int] = set()
     sources: dict[int, frozenset[int]] = {}
     for number, expr in enumerate(order):
         own = frozenset({number}) if expr.dtype in _BYTES else frozenset()
-        if isinstance(expr, Constant) or (isinstance(expr, Input) and _is_number(expr, operands)):
+        if isinstance(expr, Constant) or (isinstance(expr, Input) and is_number(inputs[expr.index])):
             known.add(id(expr))
         elif isinstance(expr, Apply):
             open_ones = [sources[id(arg)] for arg in expr.args if id(arg) not in known]
@@ -106,21 +139,22 @@ def _common(sets: Iterable[frozenset[int]]) -> frozenset[int]:
     return first.intersection(*others)
 
 
-def _is_number(leaf: Input, operands: Sequence[Tensor]) -> bool:
+def is_number(operand: Tensor | None) -> bool:
     """Whether an operand is one number, which is known."""
-    return leaf.index > 0 and operands[leaf.index - 1].size == 1 and operands[leaf.index - 1].is_known
+    return operand is not None and operand.size == 1 and operand.is_known
 
 
-def _table(expr: Expr, source: Expr, operands: Sequence[Tensor]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _table(expr: Expr, source: Expr, inputs: Sequence[Tensor | None]) -> Table:
     """The results of all 256 bytes, at the places that these have as unsigned ones."""
     made: dict[int, Expr] = {id(source): Input(source.dtype, 0)}
     for one in walk([expr], made):
         if id(one) in made:
             continue
         if isinstance(one, Input):
-            array = operands[one.index - 1].array
-            assert array is not None
-            made[id(one)] = Constant(one.dtype, array.reshape(-1)[0].item())
+            number = inputs[one.index]
+            assert number is not None
+            assert number.array is not None
+            made[id(one)] = Constant(one.dtype, number.array.reshape(-1)[0].item())
         elif isinstance(one, Apply):
             made[id(one)] = _precise(Apply(one.dtype, one.primitive, tuple(made[id(arg)] for arg in one.args)))
         else:

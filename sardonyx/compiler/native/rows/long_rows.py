@@ -63,8 +63,9 @@ class LongRow:
             else None
         )
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor], shape: Sequence[int], length: int) -> list[Tensor]:
-        """Add the steps and give the outputs; all inputs are contiguous, of the shape or of one element."""
+    def bind(self, binder: Binder, inputs: Sequence[Tensor], length: int) -> list[Tensor]:
+        """Add the steps and give the outputs, values of the row as single numbers; all inputs are contiguous, of one
+        shape of `length` elements or of one element."""
         pieces = min(_MOST_PIECES, length // PIECE)
         size = length // (pieces * _PIECE_MULTIPLE) * _PIECE_MULTIPLE
         rest = length - pieces * size
@@ -82,8 +83,7 @@ class LongRow:
             if self.elements is not None
             else ()
         )
-        ones = tuple(1 for _ in shape)
-        return [next(of_rows).reshaped(ones) if is_row_value(root) else next(of_elements) for root in self.roots]
+        return [next(of_rows) if is_row_value(root) else next(of_elements) for root in self.roots]
 
 
 def _piece(tensor: Tensor, shape: tuple[int, int], first: int, length: int) -> Tensor:

@@ -272,7 +272,12 @@ class ReductionKernel:
         if self._is_long(in_line, kept_shape):
             if self._long is None:
                 self._long = LongRow(self)
-            return self._long.bind(binder, in_line, shape, math.prod(shape))
+            found = self._long.bind(binder, in_line, math.prod(shape))
+            back = [list(order).index(axis) for axis in range(len(shape))]
+            return [
+                one.reshaped(kept_shape) if of_row else permuted(one, back)
+                for one, of_row in zip(found, self.of_rows, strict=True)
+            ]
         outputs = [
             binder.new(root.dtype, kept_shape) if of_row else laid_out(binder, root.dtype, shape, order)
             for root, of_row in zip(self.body.roots, self.of_rows, strict=True)
@@ -281,9 +286,11 @@ class ReductionKernel:
         return outputs
 
     def _in_line(self, inputs: Sequence[Tensor], shape: tuple[int, ...], order: Sequence[int]) -> Sequence[Tensor]:
-        """The inputs with their dimensions in the order in which they lie in memory, where all that is computed are
-        values of the row: then it does not matter which element comes first."""
-        if not all(self.of_rows) or any(tensor.size != 1 and tensor.shape != shape for tensor in inputs):
+        """The inputs with their dimensions in the order in which they lie in memory, where it does not matter which
+        element of the row comes first: then elements that are computed lie as those of the inputs do."""
+        if any(tensor.size != 1 and tensor.shape != shape for tensor in inputs):
+            return inputs
+        if not (all(self.of_rows) or self._can_be_cut):
             return inputs
         return [tensor if tensor.size == 1 else permuted(tensor, order) for tensor in inputs]
 

@@ -1,5 +1,7 @@
 """How kernels that go over rows read and write operands: contiguous, broadcast along the row, or with a stride.
 
+Tables of 256 bytes are whole for every element.
+
 The last elements of a row, fewer than a vector holds, are read and written under a mask where the target has masks for
 any element; elsewhere by way of a buffer on the stack, so that the same vector code computes them.
 """
@@ -10,13 +12,16 @@ from collections.abc import Sequence
 from typing import Literal
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
+from sardonyx.compiler.llvm.lookup import TABLE
 from sardonyx.compiler.llvm.memory_access import as_byte
 from sardonyx.compiler.llvm.narrow_floats import from_bits, to_bits, word_of
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, U8, Type, type_of
 from sardonyx.kernel.expr import Expr, walk
 
-Access = Literal["contiguous", "broadcast", "strided"]
+Access = Literal["contiguous", "broadcast", "strided", "table"]
+
+_SAME_FOR_ALL = ("broadcast", "table")
 
 
 def lanes_for(target: Target, types: Sequence[Type]) -> int:
@@ -66,15 +71,17 @@ class Operand:
         self.value: Value | None = None
 
     def start_row(self, address: Value) -> None:
-        """Begin a row at an address; a broadcast element is read here."""
+        """Begin a row at an address; a broadcast element, and a table, is read here."""
         self.row = Pointer(address, memory_type(self.scalar))
+        if self.access == "table":
+            self.value = self.row.cast(TABLE.scalar).load(0, TABLE.lanes)
         if self.access == "broadcast":
             self.value = as_loaded(self.row.load(0), self.scalar)
 
     def load(self, index: Value, lanes: int) -> Value:
         """`lanes` elements from `index` on; the one of the row, as a scalar, for a broadcast operand."""
         assert self.row is not None
-        if self.access == "broadcast":
+        if self.access in _SAME_FOR_ALL:
             assert self.value is not None
             return self.value
         if self.access == "contiguous":
@@ -84,7 +91,7 @@ class Operand:
     def load_part(self, index: Value, lanes: int, count: Value) -> Value:
         """`count` elements, fewer than `lanes`, from `index` on; the other lanes hold 0."""
         assert self.row is not None
-        if self.access == "broadcast":
+        if self.access in _SAME_FOR_ALL:
             assert self.value is not None
             return self.value
         if lanes == 1:

@@ -1,0 +1,1 @@
+"""The graphs that kinds of architectures are made of: one file a kind."""

@@ -1,0 +1,158 @@
+"""Decoders: text goes on from a prompt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from sardonyx import errors
+from sardonyx.models.arrays import Array, as_numpy, is_tensor
+from sardonyx.models.auto_classes import AutoClass
+from sardonyx.models.base import refuse_unknown
+from sardonyx.models.folders import layout
+from sardonyx.models.tasks import key_values as caches_of
+from sardonyx.models.tasks.generating import Generating, Generation, ones, output
+from sardonyx.models.tasks.key_values import key_values
+
+if TYPE_CHECKING:
+    from sardonyx.models.folders.model_files import ModelFiles
+    from sardonyx.models.sessions import SessionSettings
+
+
+class ORTModelForCausalLM(Generating):
+    """A language model that continues a prompt.
+
+    `forward` takes tokens and gives logits and caches; `generate` continues. Files without caches work too, and
+    compute the whole text again for each token.
+    """
+
+    task = "text-generation-with-past"
+    main_input_name = "input_ids"
+    auto_model_class = AutoClass("AutoModelForCausalLM")
+
+    @classmethod
+    def _open(cls, files: ModelFiles, config: Any, settings: SessionSettings, **kwargs: Any) -> Self:
+        """One file: ``model.onnx``; else a merged decoder, else the one with caches (without, for use_cache=False)."""
+        said = Generation.taken(kwargs)
+        file_name = kwargs.pop("file_name", None)
+        refuse_unknown(cls, kwargs)
+        name = files.find(layout.MODEL, file_name)
+        last = (
+            (layout.DECODER_WITH_PAST, layout.DECODER) if said.use_cache else (layout.DECODER, layout.DECODER_WITH_PAST)
+        )
+        for role in (() if said.use_merged is False else (layout.DECODER_MERGED,)) + last:
+            name = name or files.find(role)
+        path = files.path(name or files.require(layout.MODEL))
+        config.is_decoder, config.is_encoder_decoder = True, False
+        return cls(
+            config=config,
+            parts={layout.MODEL: settings.open(path)},
+            model_save_dir=said.model_save_dir or path.parent,
+            generation_config=said.config(files, config),
+        )
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._caches = caches_of.cache_names(self._main)
+        self.key_value_input_names = [one.input for one in self._caches]
+        self.key_value_output_names = [one.output for one in self._caches if one.output is not None]
+
+    @property
+    def can_use_cache(self) -> bool:
+        """Whether the model takes and gives caches."""
+        return bool(self.key_value_input_names) and bool(self.key_value_output_names)
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether the file holds two graphs, without and with caches, of which an input chooses."""
+        return "use_cache_branch" in self._main.inputs
+
+    @property
+    def use_merged(self) -> bool:
+        """Whether the file holds two graphs, without and with caches, of which an input chooses."""
+        return self.is_merged
+
+    def forward(
+        self,
+        input_ids: Array | None = None,
+        attention_mask: Array | None = None,
+        past_key_values: Any = None,
+        position_ids: Array | None = None,
+        use_cache: bool | None = None,
+        cache: Any = None,
+        return_dict: bool | None = None,
+        logits_to_keep: int = 0,
+        **kwargs: Any,
+    ) -> Any:
+        """Logits and caches for tokens: a `CausalLMOutputWithPast`.
+
+        `input_ids` is (batch, length), `attention_mask` (batch, earlier positions + length), 1 where a position counts;
+        `past_key_values`, or `cache` as transformers 5 calls it, is what an earlier call gave. `logits` are
+        (batch, length, vocabulary), of the last `logits_to_keep` positions alone if that is not 0. Without
+        `attention_mask` all positions count; without `position_ids` they follow each other.
+
+        `errors.InvalidArgument` for tokens that the model has not, and for `use_cache` of a model without caches.
+        """
+        part = self._main
+        self._refuse_what_is_not_there(kwargs)
+        tokens = input_ids if input_ids is not None else kwargs.get("inputs_embeds")
+        if tokens is None:
+            raise errors.InvalidArgument("forward needs input_ids, of the shape (batch, length)")
+        if input_ids is not None:
+            self._check_ids(input_ids, self.vocabulary, "input_ids")
+        keeps = self._wants_cache(use_cache)
+        past = key_values(cache if cache is not None else past_key_values)
+        batch, length = int(tokens.shape[0]), int(tokens.shape[1])
+        earlier = past.get_seq_length() if past is not None else 0
+
+        values: dict[str, Any] = {name: value for name, value in kwargs.items() if name in part.inputs}
+        values["input_ids"] = input_ids
+        if "attention_mask" in part.inputs:
+            whole = earlier + length
+            values["attention_mask"] = attention_mask if attention_mask is not None else ones(batch, whole, tokens)
+        if "position_ids" in part.inputs:
+            values["position_ids"] = position_ids
+            if position_ids is None:
+                values["position_ids"] = self._positions(batch, earlier, length, attention_mask)
+        if self.is_merged:
+            values["use_cache_branch"] = np.array([past is not None])
+        if "num_logits_to_keep" in part.inputs:
+            values["num_logits_to_keep"] = np.array(logits_to_keep, np.int64)
+        if past is None:
+            values |= caches_of.empty(part, self._caches, batch, head_size(self.config))
+        else:
+            values |= dict(zip(self.key_value_input_names, past.flat(), strict=True))
+
+        wanted = ["logits", *(self.key_value_output_names if keeps else ())]
+        results = part.run(values, wanted)
+        logits = results["logits"]
+        if logits_to_keep and logits.shape[1] > logits_to_keep:
+            logits = logits[:, -logits_to_keep:]
+        given = caches_of.by_layer(self._caches, results, earlier + length, past) if keeps else None
+        return output("CausalLMOutputWithPast", return_dict, given, logits=logits)
+
+    @property
+    def vocabulary(self) -> int | None:
+        """How many tokens the model has; None where its output leaves that open."""
+        size = self._main.output_shapes["logits"][-1]
+        return size if isinstance(size, int) else None
+
+    def _positions(self, batch: int, earlier: int, length: int, mask: Array | None) -> Array:
+        if self.config.model_type == "opt" and mask is not None:
+            counted = np.cumsum(as_numpy(mask), axis=1) - 1
+            found = np.where(as_numpy(mask) == 0, -1, counted)[:, earlier:].astype(np.int64)
+        else:
+            found = np.broadcast_to(np.arange(earlier, earlier + length, dtype=np.int64), (batch, length))
+        if mask is not None and is_tensor(mask):
+            import torch
+
+            return torch.from_numpy(np.ascontiguousarray(found))
+        return np.ascontiguousarray(found)
+
+
+def head_size(config: Any) -> int:
+    """The size of an attention head by a config of transformers."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    given = getattr(text, "head_dim", None) or getattr(text, "d_kv", None)
+    return int(given) if given else int(text.hidden_size) // int(text.num_attention_heads)

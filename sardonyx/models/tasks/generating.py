@@ -1,0 +1,196 @@
+"""What classes that generate share: transformers' generation over `forward`, and the generation config."""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sardonyx import errors
+from sardonyx.models.arrays import Array, as_numpy, is_tensor
+from sardonyx.models.base import ORTModel
+from sardonyx.models.requirements import installed, require
+from sardonyx.models.tasks.key_values import KeyValues, key_values
+
+if TYPE_CHECKING:
+    from sardonyx.models.folders.model_files import ModelFiles
+
+GENERATION_CONFIG = "generation_config.json"
+
+
+def _mixin() -> Any:
+    """transformers' GenerationMixin; nothing where torch, which it is made of, is not installed."""
+    if not installed("torch"):
+        return object
+    return require("transformers", "Generation").GenerationMixin
+
+
+class Generating(ORTModel, _mixin()):  # type: ignore[misc]
+    """A model that generates: `forward` gives logits and caches, `generate` and its relatives are transformers'.
+
+    `generation_config` is transformers' GenerationConfig.
+    """
+
+    # What transformers asks of a model that generates.
+    _is_stateful = False
+    _supports_cache_class = False
+    hf_quantizer = None
+    input_modalities = ("text",)
+    output_modalities = ("text",)
+
+    def __init__(self, *, generation_config: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if generation_config is None and self.config is not None:
+            generation_config = require("transformers", "Generation").GenerationConfig.from_model_config(self.config)
+        self.generation_config = generation_config
+
+    def can_generate(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def can_use_cache(self) -> bool:
+        """Whether the model's files take and give caches."""
+        raise NotImplementedError
+
+    @property
+    def use_cache(self) -> bool:
+        """Whether the model's files take and give caches."""
+        return self.can_use_cache
+
+    @property
+    def name_or_path(self) -> str:
+        """The folder that the model's files lie in."""
+        return os.fspath(self.model_save_dir)
+
+    def is_remote_code(self) -> bool:
+        """False: no code comes with the model."""
+        return False
+
+    def get_experts_implementation(self) -> dict[str, str]:
+        """Empty: how experts are computed is not transformers' choice here."""
+        return {}
+
+    def _prepare_generation_config(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """transformers' own, without caches where the model's files take none, whatever the defaults say."""
+        settings, rest = super()._prepare_generation_config(*args, **kwargs)
+        settings.use_cache = bool(settings.use_cache) and self.can_use_cache
+        return settings, rest
+
+    def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: caches are what `forward` gives."""
+
+    @staticmethod
+    def _reorder_cache(past_key_values: Any, beam_idx: Array) -> KeyValues:
+        """The caches of these rows."""
+        caches = key_values(past_key_values)
+        if caches is None:
+            raise errors.InvalidArgument("There are no caches to reorder")
+        return caches.reordered(beam_idx)
+
+    def _wants_cache(self, use_cache: bool | None) -> bool:
+        if use_cache is None:
+            use_cache = bool(getattr(self.config, "use_cache", True)) and self.can_use_cache
+        if use_cache and not self.can_use_cache:
+            raise errors.InvalidArgument(
+                "use_cache=True: the ONNX files of this model take no caches. Export it with caches, by "
+                f"`{type(self).__name__}.from_pretrained(…, export=True)`, or pass use_cache=False"
+            )
+        return bool(use_cache)
+
+    def _refuse_what_is_not_there(self, kwargs: dict[str, Any]) -> None:
+        for name in ("output_attentions", "output_hidden_states"):
+            if kwargs.get(name):
+                raise errors.InvalidArgument(f"{name}=True: an ONNX model gives its outputs alone, which those are not")
+
+    def _check_ids(self, ids: Array, vocabulary: int | None, what: str) -> None:
+        """InvalidArgument for ids that are not (batch, length), for none at all, and for such as the model has not."""
+        array = as_numpy(ids, what)
+        if array.ndim != 2 or not array.size:
+            raise errors.InvalidArgument(
+                f"{what} has the shape {list(array.shape)}: expected (batch, length), with one token or more"
+            )
+        if vocabulary is None:
+            return
+        low, high = int(array.min()), int(array.max())
+        if low < 0 or high >= vocabulary:
+            raise errors.InvalidArgument(
+                f"{what} holds the token {low if low < 0 else high}, and the model's tokens are 0 to {vocabulary - 1}: "
+                "the tokenizer belongs to another model"
+            )
+
+
+def output(name: str, return_dict: bool | None, caches: KeyValues | None = None, **fields: Any) -> Any:
+    """A model output of transformers by the name of its class; a tuple if `return_dict` is False.
+
+    Its field for caches is called `past_key_values`, and `cache` in the later releases of transformers 5.
+    """
+    kind = getattr(require("transformers.modeling_outputs", "Generation"), name)
+    if caches is not None:
+        fields["cache" if "cache" in kind.__dataclass_fields__ else "past_key_values"] = caches
+    found = kind(**fields)
+    return found.to_tuple() if return_dict is False else found
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What `from_pretrained` of classes that generate takes beyond what all classes take."""
+
+    use_cache: bool
+    use_merged: bool | None
+    generation_config: Any
+    model_save_dir: Any
+
+    @staticmethod
+    def taken(kwargs: dict[str, Any]) -> Generation:
+        """These arguments, which are gone from `kwargs` then; a dtype, which changes nothing, is gone as well."""
+        kwargs.pop("dtype", None)
+        kwargs.pop("torch_dtype", None)
+        use_cache = kwargs.pop("use_cache", None)
+        return Generation(
+            True if use_cache is None else bool(use_cache),
+            kwargs.pop("use_merged", None),
+            kwargs.pop("generation_config", None),
+            kwargs.pop("model_save_dir", None),
+        )
+
+    def config(self, files: ModelFiles, config: Any) -> Any:
+        """The generation config of a model: the one given, the folder's, or one with what its config says."""
+        transformers = require("transformers", "Generation")
+        config.use_cache = self.use_cache
+        found = copy.deepcopy(self.generation_config)
+        if found is None:
+            name = files.find_name(GENERATION_CONFIG)
+            if name is None:
+                found = transformers.GenerationConfig.from_model_config(config)
+            else:
+                try:
+                    found = transformers.GenerationConfig.from_dict(files.read_json(name))
+                except (ValueError, TypeError) as error:
+                    raise errors.Fail(f"{name} of {files.where} is no generation config: {error}") from error
+        found.use_cache = self.use_cache
+        found.cache_implementation = None
+        _move_misplaced(config, found)
+        return found
+
+
+def _move_misplaced(config: Any, generation_config: Any) -> None:
+    """What an old config says of generation goes to the generation config: transformers refuses it elsewhere."""
+    listed = getattr(config, "_get_non_default_generation_parameters", None) or getattr(
+        config, "_get_generation_parameters", None
+    )
+    for name, value in (listed() if listed is not None else {}).items():
+        setattr(generation_config, name, value)
+        setattr(config, name, None)
+
+
+def ones(batch: int, length: int, like: Array) -> Array:
+    """A mask of ones (batch, length), a tensor if `like` is one."""
+    if is_tensor(like):
+        import torch
+
+        return torch.ones((batch, length), dtype=torch.int64)
+    return np.ones((batch, length), np.int64)
