@@ -67,38 +67,12 @@ def saved(folder: Path, source: Path, pooling: Pooling, others: list[Any], **set
     transformer = Transformer(str(source), max_seq_length=48)
     model = SentenceTransformer(modules=[transformer, pooling, *others], device="cpu", **settings)
     model.save_pretrained(str(folder))
-    export(source, folder)
-    return model
-
-
-def export(source: Path, folder: Path) -> None:
-    """Write `onnx/model.onnx` by torch, which every version of the package has."""
+    (folder / "onnx").mkdir(exist_ok=True)
     made = source.parent / "features.onnx"
     if not made.exists():
-        import transformers
-
-        class States(torch.nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.encoder = transformers.AutoModel.from_pretrained(source, attn_implementation="eager").eval()
-
-            def forward(self, ids: Any, mask: Any, kinds: Any) -> Any:
-                return self.encoder(input_ids=ids, attention_mask=mask, token_type_ids=kinds).last_hidden_state
-
-        names = ["input_ids", "attention_mask", "token_type_ids"]
-        axes = {0: "batch_size", 1: "sequence_length"}
-        torch.onnx.export(
-            States(),
-            tuple(torch.ones(2, 5, dtype=torch.int64) for _ in names),
-            str(made),
-            dynamo=False,
-            opset_version=17,
-            input_names=names,
-            output_names=["last_hidden_state"],
-            dynamic_axes=dict.fromkeys([*names, "last_hidden_state"], axes),
-        )
-    (folder / "onnx").mkdir(exist_ok=True)
+        small_models.export_states(source, made)
     (folder / "onnx" / "model.onnx").write_bytes(made.read_bytes())
+    return model
 
 
 def chained(folder: Path, source: Path) -> dict[str, float]:
@@ -186,7 +160,7 @@ def crossed(folder: Path) -> dict[str, float]:
         torch.manual_seed(labels)
         transformers.BertForSequenceClassification(config).save_pretrained(target)
         model = CrossEncoder(str(target), device="cpu", max_length=40)
-        export_logits(target)
+        small_models.export_logits(target, target / "model.onnx")
         encoder = models.CrossEncoder(target, max_length=40)
         pairs = [list(pair) for pair in PAIRS]
         found[f"pairs, {labels} labels"] = apart(encoder.predict(PAIRS), model.predict(pairs))
@@ -199,31 +173,6 @@ def crossed(folder: Path) -> dict[str, float]:
             assert [one["text"] for one in ours] == [one["text"] for one in theirs]
             found["rank"] = max(abs(a["score"] - b["score"]) for a, b in zip(ours, theirs, strict=True))
     return found
-
-
-def export_logits(folder: Path) -> None:
-    import transformers
-
-    class Logits(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            kind = transformers.AutoModelForSequenceClassification
-            self.model = kind.from_pretrained(folder, attn_implementation="eager").eval()
-
-        def forward(self, ids: Any, mask: Any, kinds: Any) -> Any:
-            return self.model(input_ids=ids, attention_mask=mask, token_type_ids=kinds).logits
-
-    names = ["input_ids", "attention_mask", "token_type_ids"]
-    torch.onnx.export(
-        Logits(),
-        tuple(torch.ones(2, 5, dtype=torch.int64) for _ in names),
-        str(folder / "model.onnx"),
-        dynamo=False,
-        opset_version=17,
-        input_names=names,
-        output_names=["logits"],
-        dynamic_axes={**{name: {0: "batch", 1: "sequence"} for name in names}, "logits": {0: "batch"}},
-    )
 
 
 def with_onnx_backend(folder: Path) -> dict[str, float]:
