@@ -44,8 +44,11 @@ class Decoder:
         self.binding = made.io_binding()
         for name, array in (*self.caches.items(), ("attention_mask", self.mask), ("past_length", self.past)):
             self.binding.bind_cpu_input(name, array)
-            if name in self.caches:
-                self._bind_output(name.replace("past_key_values", "present"), array)
+        for item in made.get_outputs():
+            if item.name == "logits":
+                self.binding.bind_output("logits")
+            else:
+                self._bind_output(item.name, self.caches[item.name.replace("present", "past_key_values")])
 
     def _bind_output(self, name: str, array: Array) -> None:
         self.binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
@@ -59,7 +62,7 @@ class Decoder:
         self.binding.bind_output("logits")
         self.session.run_with_iobinding(self.binding)
         self.past[...] = past + new
-        logits: Array = self.binding.get_outputs()[-1].numpy()  # bound behind the caches
+        logits: Array = self.binding.get_outputs()[0].numpy()
         return logits
 
 
