@@ -15,7 +15,7 @@ from tests.passes.caches.decoders import FORMS, LAYERS, SIZE, WIDTH, decoder, ex
 Array = np.ndarray[Any, Any]
 
 CAPACITY, BATCH, PADDING = 13, 2, 3
-DTYPES: dict[str, Any] = {"float": np.float32, "double": np.float64}
+DTYPES: dict[str, Any] = {"float": np.float32, "double": np.float64, "float16": np.float16}
 
 
 def session(model: onnx.ModelProto, **entries: str) -> ort.InferenceSession:
@@ -93,7 +93,7 @@ def test_chunks_give_the_logits_of_the_whole_text(form: str, chunks: tuple[int, 
     embedded, mask = text()
     found = in_chunks(Decoder(made, form), embedded, mask, chunks)
     wanted = expected(form, embedded, mask)
-    tolerance = 1e-12 if FORMS[form][0] == "double" else 2e-5
+    tolerance = {"double": 1e-12, "float": 2e-5, "float16": 2e-2}[FORMS[form][0]]
     real = mask != 0
     np.testing.assert_allclose(found[real], wanted[real], rtol=tolerance, atol=tolerance)
 
