@@ -17,7 +17,12 @@ from tests.models.tiny_models import MODELS, VARIABLE, Folders
 ROOT = Path(__file__).parents[2]
 INSTALLED = ROOT / "build" / "transformers5"
 # What is tested with both.
-PATHS = ["tests/models/tasks", "tests/models/test_base.py", "tests/models/folders/test_hub.py"]
+PATHS = [
+    "tests/models/tasks",
+    "tests/models/test_arrays.py",
+    "tests/models/test_base.py",
+    "tests/models/folders/test_hub.py",
+]
 
 pytestmark = pytest.mark.xdist_group("tiny_models")
 
