@@ -256,7 +256,7 @@ def _searched(evaluator: Evaluator, recipe: Recipe, error: float | None, at_leas
 def _written(evaluator: Evaluator, result: Result, target: Path, options: SessionOptions) -> Summary:
     """The quantised model at its place, and all that is told of it."""
     model, feeds = evaluator.model, evaluator.feeds
-    report = result.recipe.apply(model, target, evaluator.ranges(result.recipe))
+    report = evaluator.apply(result.recipe, target)
     names = [one.name for one in report.nodes.values() if one.is_quantized]
     return Summary(
         model,
@@ -264,7 +264,7 @@ def _written(evaluator: Evaluator, result: Result, target: Path, options: Sessio
         result,
         report,
         outputs=output_deviations(target, feeds, evaluator.expected, options),
-        layers=layer_deviations(model, target, feeds[:_LAYER_SAMPLES], names, options),
+        layers=layer_deviations(evaluator.prepared(result.recipe), target, feeds[:_LAYER_SAMPLES], names, options),
         seconds=tuple(medians([model, target], feeds[0], options)),
         evaluations=evaluator.count,
     )

@@ -90,9 +90,9 @@ def show(summary: Summary) -> None:
     recipe = summary.result.recipe
     kept = f", {len(recipe.kept_float)} nodes kept in float" if recipe.kept_float else ""
     calibrated = f", ranges by {recipe.calibration}" if recipe.calibration else ""
-    say(
-        out, f"recipe    {recipe.weights} weights per {'channel' if recipe.per_channel else 'tensor'}{calibrated}{kept}"
-    )
+    smoothed = f", SmoothQuant {recipe.options['SmoothQuantAlpha']}" if recipe.options.get("SmoothQuant") else ""
+    per = "channel" if recipe.per_channel else "tensor"
+    say(out, f"recipe    {recipe.weights} weights per {per}{calibrated}{smoothed}{kept}")
     if summary.evaluations > 1:
         say(out, f"search    {summary.evaluations} evaluations")
     say(out, f"written   {summary.target}")

@@ -222,6 +222,7 @@ def test_good_values_of_config_keys_are_taken_silently(capfd: pytest.CaptureFixt
                 "sardonyx.cpu.batch_items": "4",
                 "sardonyx.cpu.compile_threads": "2",
                 "session.collect_node_memory_stats_to_file": str(tmp_path / "memory.csv"),
+                "sardonyx.external_data_folders": str(tmp_path),
             }.get(key.name, key.choices[-1] if key.choices else good.get(key.kind, "text"))
             options.add_session_config_entry(key.name, value)
     session = ort.InferenceSession(ADD, options)

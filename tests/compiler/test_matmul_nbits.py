@@ -30,7 +30,7 @@ class Weights:
         self.packed = rng.integers(0, 256, (n, self.blocks, block * bits // 8), dtype=np.uint8)
         self.scales = rng.uniform(0.01, 0.05, (n, self.blocks)).astype(np.float32)
         width = -(-self.blocks * bits // 8)
-        self.zeros = rng.integers(0, 256, (n, width), dtype=np.uint8) if zeros else None
+        self.zeros: Array | None = rng.integers(0, 256, (n, width), dtype=np.uint8) if zeros else None
 
     def parameters(self, level: int) -> dict[str, int]:
         return {"K": self.k, "N": self.n, "bits": self.bits, "block_size": self.block, "accuracy_level": level}
@@ -41,7 +41,8 @@ class Weights:
         codes = unpack(self.packed.reshape(self.n, -1), self.bits).astype(np.float64)
         origin: Any = 1 << (self.bits - 1)
         if self.zeros is not None:
-            origin = unpack(self.zeros, self.bits)[:, : self.blocks, None].astype(np.float64)
+            points = unpack(self.zeros, self.bits)[:, : self.blocks] if self.zeros.dtype == np.uint8 else self.zeros
+            origin = points[..., None].astype(np.float64)
         return np.asarray(codes.reshape(self.n, self.blocks, self.block) - origin)
 
     def real_product(self, a: Array) -> Array:
@@ -103,6 +104,36 @@ def test_variants(variant: str) -> None:
         for level, wanted in ((4, weights.product(a)), (0, weights.real_product(a))):
             found = computed(weights, a, variant, level=level)
             assert np.abs(found - wanted).max() <= 2e-6 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("variant", PRODUCT_VARIANTS)
+@pytest.mark.parametrize("zeros", ["none", "whole", "real"])
+def test_rows_that_stay_real(variant: str, zeros: str) -> None:
+    """A few rows meet the weights in registers, more of them panels in scratch memory, many a real matrix."""
+    rng = np.random.default_rng(4)
+    for rows, n, k, bits, block in [
+        *((rows, 70, 96, 4, 32) for rows in (1, 2, 3, 4, 5, 8, 96, 131)),
+        *((rows, 33, 64, 8, 16) for rows in (2, 4, 6, 100)),
+        *((rows, 40, 256, 2, 128) for rows in (3, 99)),
+        *((rows, 40, 100, 4, 32) for rows in (1, 3, 97)),
+    ]:
+        weights = Weights(rng, n, k, bits, block, zeros=zeros == "whole")
+        if zeros == "real":
+            weights.zeros = rng.uniform(0, (1 << bits) - 1, (n, weights.blocks)).astype(np.float32)
+        a = rng.standard_normal((rows, k)).astype(np.float32)
+        wanted, operand = weights.real_product(a), rng.standard_normal(n).astype(np.float32)
+        found = computed(weights, a, variant, level=0, epilogue=Input(F32, 0) + Input(F32, 1), rows=operand)
+        assert np.abs(found - (wanted + operand)).max() <= 4e-6 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"), [(4, ["unpacked_product"]), (95, ["unpacked_product"]), (96, ["real_panels"])]
+)
+def test_many_rows_multiply_by_a_real_matrix(rows: int, expected: list[str]) -> None:
+    weights, binder = Weights(np.random.default_rng(5), 64, 64, 4, 32), new_binder()
+    constants = [binder.constant(weights.packed), binder.constant(weights.scales)]
+    MatMulNBitsKernel(weights.parameters(0)).bind(binder, [binder.external(0, F32, (rows, 64)), *constants])
+    assert [step.kernel for step in binder.steps][:1] == expected
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

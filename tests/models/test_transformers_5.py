@@ -28,14 +28,14 @@ def test_the_same_with_transformers_5(tiny: Folders) -> None:
     for task in MODELS:
         tiny(task)
     environment = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
         "PYTHONPATH": os.pathsep.join([str(INSTALLED), str(ROOT)]),
         VARIABLE: str(tiny.root),
     }
     check = "import transformers; assert transformers.__version__.startswith('5.'), transformers.__version__"
     subprocess.run([sys.executable, "-c", check], env=environment, cwd=ROOT, check=True, timeout=300)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore", *PATHS],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", *PATHS],
         env=environment,
         cwd=ROOT,
         capture_output=True,

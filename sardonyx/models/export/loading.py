@@ -117,7 +117,7 @@ def save_beside(source: Any, model: Any, folder: Path, hub: dict[str, Any]) -> l
 
 def _folder(name: str, hub: dict[str, Any]) -> Path:
     """A folder with the files of a model's inputs: the one of that name, or that of an id in the hub's cache."""
-    subfolder = hub.get("subfolder", "")
+    subfolder: str = hub.get("subfolder", "")
     if os.path.isdir(name):
         return Path(name) / subfolder
     hub_package = require("huggingface_hub", "The export of a model by its id")

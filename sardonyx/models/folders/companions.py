@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from sardonyx.models.folders.model_files import ModelFiles
+from sardonyx.runtime.files.opening import open_file, replacing
 
 # Files of tokenizers and processors by name; tokenizers for which no list is complete have these endings.
 _NAMES = frozenset(
@@ -45,4 +46,5 @@ def copy_file(source: Path, target: Path) -> None:
     if target.exists() and target.samefile(source):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
+    with open_file(source) as old, replacing(target) as new:
+        shutil.copyfileobj(old, new)

@@ -14,6 +14,7 @@ from sardonyx.log import Logger
 from sardonyx.models.folders.model_files import ModelFiles
 from sardonyx.models.folders.wholeness import unfinished_note
 from sardonyx.models.requirements import require
+from sardonyx.runtime.files.opening import read_file
 
 _SECONDS = 10  # to wait for the list of a repository's files
 _LOG = Logger("models")
@@ -64,7 +65,7 @@ def open_repository(
                     revision,
                     lambda: hub.snapshot_download(
                         repository,
-                        revision=info.sha,
+                        revision=revision,
                         cache_dir=cache_dir,
                         force_download=force_download,
                         token=token,
@@ -73,7 +74,8 @@ def open_repository(
                 )
             except _UnreachableError as error:
                 raise errors.Fail(f"{', '.join(wanted)} of {repository} could not be fetched: {error}") from None
-            return Path(found)
+            if Path(found) != root:
+                raise errors.Fail(f"The repository {repository} of the hub has changed just now: load the model again")
         return root
 
     names = [sibling.rfilename for sibling in info.siblings or ()]
@@ -157,7 +159,7 @@ def _cached(repository: str, revision: str | None, subfolder: str, cache: Path, 
     folder = _repository_folder(repository, cache)
     wanted = revision or "main"
     reference = folder / "refs" / wanted
-    commit = reference.read_text().strip() if reference.is_file() else wanted
+    commit = bytes(read_file(reference)).decode().strip() if reference.is_file() else wanted
     root = folder / "snapshots" / commit
     if not root.is_dir():
         there = sorted(entry.name for entry in (folder / "refs").iterdir()) if (folder / "refs").is_dir() else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from io import BufferedReader
 from pathlib import Path
 
 from sardonyx import errors
@@ -30,7 +31,7 @@ def check_whole(path: Path) -> None:
         if not beginning or "Git LFS" in said or "web page" in said or "cut off" in said:
             raise errors.Fail(f"{path} is not the file that it should be.{said} Get the file again")
         if path.suffix == ".safetensors":
-            _check_safetensors(path, beginning, os.fstat(file.fileno()).st_size)
+            _check_safetensors(path, file, beginning)
 
 
 def unfinished_in(folder: Path) -> list[Path]:
@@ -61,18 +62,18 @@ def unfinished_note(folder: Path) -> str:
     return f" A download has not ended: {found[0]}. Fetch the model again, which goes on where it was cut off"
 
 
-def _check_safetensors(path: Path, beginning: bytes, size: int) -> None:
+def _check_safetensors(path: Path, file: BufferedReader, beginning: bytes) -> None:
+    size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(beginning[:8], "little")
     cut = f"{path} is cut off: it has {size} bytes, and its header"
     if len(beginning) < 8 or length > _LARGEST_HEADER or 8 + length > size:
         raise errors.Fail(f"{cut} alone takes {8 + length}. Get the file again")
-    with open(path, "rb") as file:
-        file.seek(8)
-        try:
-            header = json.loads(file.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-            needed = 8 + length + max(ends, default=0)
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-            raise errors.Fail(f"{path} is no safetensors file: its header cannot be read ({error})") from None
+    file.seek(8)
+    try:
+        header = json.loads(file.read(length))
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        needed = 8 + length + max(ends, default=0)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        raise errors.Fail(f"{path} is no safetensors file: its header cannot be read ({error})") from None
     if needed > size:
         raise errors.Fail(f"{cut} says {needed}. Get the file again")

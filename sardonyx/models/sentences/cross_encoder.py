@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +11,9 @@ import numpy as np
 from sardonyx import errors
 from sardonyx.models.arrays import as_tensor
 from sardonyx.models.requirements import require
-from sardonyx.models.sentences.json_file import read_object
 from sardonyx.models.sentences.layers import activation
 from sardonyx.models.sentences.layout import read_layout
-from sardonyx.models.sentences.model_file import find_model
+from sardonyx.models.sentences.opening import open_model, read_config
 from sardonyx.models.sentences.progress import progress_bar
 from sardonyx.models.sentences.text_model import TextModel, check_batch_size, check_device
 from sardonyx.models.sentences.tokens import TextTokenizer
@@ -33,36 +31,43 @@ Activation = Callable[[np.ndarray[Any, Any]], Any]
 class CrossEncoder:
     """Scores of pairs of texts by an ONNX model with one or several labels, as sentence-transformers computes them.
 
-    `folder` holds the model (`onnx/model.onnx` or `model.onnx`), its tokenizer and `config.json`. `max_length` is the
-    number of tokens that a pair is cut to, the longer of both texts first. `activation_fn` is a function of arrays that
-    is applied to the logits; by default that of the folder, else a sigmoid for one label and nothing for several.
+    `model_id` is a folder with the model (`onnx/model.onnx` or `model.onnx`), its tokenizer and `config.json`, or an id
+    of the Hugging Face hub; where there is no ONNX file, and with `export`, the PyTorch model is exported. `max_length`
+    is the number of tokens that a pair is cut to, the longer of both texts first. `activation_fn` is a function of
+    arrays that is applied to the logits: by default that of the folder, else a sigmoid for one label and nothing for
+    several.
 
     `errors.NoSuchFile` for a folder without a model, `errors.InvalidArgument` for a model without logits.
     """
 
     def __init__(
         self,
-        folder: str | os.PathLike[str],
+        model_id: str | os.PathLike[str],
         *,
         file_name: str | None = None,
         max_length: int | None = None,
         activation_fn: Activation | None = None,
+        export: bool = False,
+        subfolder: str = "",
+        revision: str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        local_files_only: bool = False,
+        token: bool | str | None = None,
         provider: str | None = None,
         providers: Sequence[str] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
         session_options: SessionOptions | None = None,
     ) -> None:
-        path = Path(folder)
-        if not path.is_dir():
-            raise errors.NoSuchFile(f"There is no folder {path}")
-        layout = read_layout(path)
-        config = read_object(layout.transformer / "config.json")
         settings = SessionSettings(provider, providers, provider_options, session_options)
-        part = settings.open(find_model(layout.transformer, file_name))
+        hub = {"revision": revision, "cache_dir": cache_dir, "local_files_only": local_files_only, "token": token}
+        self._opened = open_model(model_id, "text-classification", settings, file_name, export, subfolder, hub)
+        files, part = self._opened.files, self._opened.part
+        layout = read_layout(files)
         if "logits" not in part.outputs:
             raise errors.InvalidArgument(f"{part.path} gives no logits, but {', '.join(part.outputs)}")
         limit = layout.max_length if max_length is None else max_length
-        self._model = TextModel(part, TextTokenizer(layout.transformer, limit, layout.lower_case), "logits")
+        self._model = TextModel(part, TextTokenizer(files, limit, layout.lower_case), "logits")
+        config = read_config(files, "config.json")
         last = part.output_shapes["logits"][-1]
         self.num_labels = last if isinstance(last, int) else len(config.get("id2label") or [0])
         self.activation_fn = activation_fn if activation_fn is not None else self._default(config)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from sardonyx.models.arrays import as_numpy, as_tensor
 from sardonyx.models.requirements import require
 from sardonyx.models.sentences.layers import normalised
 from sardonyx.models.sentences.layout import read_layout
-from sardonyx.models.sentences.model_file import find_model
+from sardonyx.models.sentences.opening import open_model
 from sardonyx.models.sentences.pooling import Pooling
 from sardonyx.models.sentences.precision import check_precision, quantized
 from sardonyx.models.sentences.progress import progress_bar
@@ -35,12 +34,14 @@ _VECTORS = ("sentence_embedding", "sentence_embeddings", "text_embeds", "pooled_
 class SentenceEncoder:
     """Vectors of texts by an ONNX model, as sentence-transformers computes them from the same folder.
 
-    It needs the packages numpy and tokenizers alone. `folder` is as sentence-transformers lays it out (`modules.json`,
-    `onnx/model.onnx`), or Optimum, transformers.js or FastEmbed (`model.onnx` and `tokenizer.json`). `file_name` picks
-    one of several ONNX files. A folder without `modules.json` does not say how vectors are made: `pooling` names the
-    mode then, or several ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"; default: what the
-    model itself gives for a text, else "mean"), `normalize` whether they are scaled to length 1. Both replace what a
-    folder says.
+    It needs the packages numpy and tokenizers alone. `model_id` is a folder, or an id of the Hugging Face hub: as
+    sentence-transformers lays it out (`modules.json`, `onnx/model.onnx`), or Optimum, transformers.js or FastEmbed
+    (`model.onnx` and `tokenizer.json`). `file_name` picks one of several ONNX files; where there is none, and with
+    `export`, the PyTorch model is exported.
+
+    Where there is no `modules.json`, nothing says how vectors are made. Then `pooling` names the mode, or several
+    ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"; default: what the model itself gives for
+    a text, else "mean"), and `normalize` says whether they are scaled to length 1. Both replace what a folder says.
 
     `errors.NoSuchFile` for a folder without a model, `errors.NotImplemented` for modules that are not known here,
     `errors.Fail` for files that are not whole.
@@ -48,7 +49,7 @@ class SentenceEncoder:
 
     def __init__(
         self,
-        folder: str | os.PathLike[str],
+        model_id: str | os.PathLike[str],
         *,
         file_name: str | None = None,
         pooling: str | Sequence[str] | None = None,
@@ -57,19 +58,24 @@ class SentenceEncoder:
         prompts: Mapping[str, str] | None = None,
         default_prompt_name: str | None = None,
         truncate_dim: int | None = None,
+        export: bool = False,
+        subfolder: str = "",
+        revision: str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        local_files_only: bool = False,
+        token: bool | str | None = None,
         provider: str | None = None,
         providers: Sequence[str] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
         session_options: SessionOptions | None = None,
     ) -> None:
-        path = Path(folder)
-        if not path.is_dir():
-            raise errors.NoSuchFile(f"There is no folder {path}")
-        layout = read_layout(path)
         settings = SessionSettings(provider, providers, provider_options, session_options)
-        part = settings.open(find_model(layout.transformer, file_name))
+        hub = {"revision": revision, "cache_dir": cache_dir, "local_files_only": local_files_only, "token": token}
+        self._opened = open_model(model_id, "feature-extraction", settings, file_name, export, subfolder, hub)
+        files, part = self._opened.files, self._opened.part
+        layout = read_layout(files)
         limit = layout.max_length if max_seq_length is None else max_seq_length
-        tokenizer = TextTokenizer(layout.transformer, limit, layout.lower_case)
+        tokenizer = TextTokenizer(files, limit, layout.lower_case)
         output, has_states = _output(part, prefer_states=pooling is not None or layout.pooling is not None)
         self._model = TextModel(part, tokenizer, output)
         self._pooling = Pooling(pooling) if pooling is not None else layout.pooling or Pooling()

@@ -61,9 +61,8 @@ def normalised(vectors: Floats) -> Floats:
 class Dense:
     """``activation(x @ weight.T + bias)``, with the input, or a product with it, added where it is residual."""
 
-    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
-        weights = read_weights(folder)
-        self._weight = _of(weights, "linear.weight", folder)
+    def __init__(self, weights: dict[str, Floats], config: dict[str, Any]) -> None:
+        self._weight = _of(weights, "linear.weight")
         self._bias = weights.get("linear.bias")
         self._residual = bool(config.get("use_residual", False))
         self._residual_weight = weights.get("residual.weight")
@@ -83,10 +82,9 @@ class Dense:
 class LayerNorm:
     """Vectors of mean 0 and variance 1, times a weight, plus a bias."""
 
-    def __init__(self, folder: Path) -> None:
-        weights = read_weights(folder)
-        self._weight = _of(weights, "norm.weight", folder)
-        self._bias = _of(weights, "norm.bias", folder)
+    def __init__(self, weights: dict[str, Floats]) -> None:
+        self._weight = _of(weights, "norm.weight")
+        self._bias = _of(weights, "norm.bias")
 
     def __call__(self, x: Floats) -> Floats:
         centred = x - x.mean(axis=-1, keepdims=True)
@@ -95,30 +93,26 @@ class LayerNorm:
         return scaled
 
 
-def read_weights(folder: Path) -> dict[str, Floats]:
-    """The float32 weights of a module by name: of `model.safetensors`, or of `pytorch_model.bin`, which needs torch.
+def read_weights(path: Path) -> dict[str, Floats]:
+    """The float32 weights of a module by name: of a safetensors file, or of torch's, which needs torch.
 
-    `errors.NoSuchFile` where there is neither, `errors.Fail` for a file that cannot be read.
+    `errors.Fail` for a file that cannot be read.
     """
-    path = folder / "model.safetensors"
-    if path.exists():
+    if path.suffix == ".safetensors":
         numpy_file = require("safetensors.numpy", f"Reading {path}")
         try:
             return {name: value.astype(np.float32) for name, value in numpy_file.load_file(path).items()}
         except Exception as error:
             raise errors.Fail(f"{path} is no whole safetensors file ({error}); get the file again") from None
-    old = folder / "pytorch_model.bin"
-    if not old.exists():
-        raise errors.NoSuchFile(f"{folder} has no weights: neither model.safetensors nor pytorch_model.bin is there")
-    torch = require("torch", f"Reading {old}")
+    torch = require("torch", f"Reading {path}")
     try:
-        tensors = torch.load(old, map_location="cpu", weights_only=True)
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
         return {name: tensor.float().numpy() for name, tensor in tensors.items()}
     except Exception as error:
-        raise errors.Fail(f"{old} is no whole file of torch's weights ({error}); get the file again") from None
+        raise errors.Fail(f"{path} is no whole file of torch's weights ({error}); get the file again") from None
 
 
-def _of(weights: dict[str, Floats], name: str, folder: Path) -> Floats:
+def _of(weights: dict[str, Floats], name: str) -> Floats:
     if name not in weights:
-        raise errors.Fail(f"The weights in {folder} have no {name}; there are {', '.join(weights) or 'none'}")
+        raise errors.Fail(f"The weights of a module have no {name}; there are {', '.join(weights) or 'none'}")
     return weights[name]

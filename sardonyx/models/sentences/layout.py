@@ -5,13 +5,17 @@ A folder without `modules.json` (Optimum's, transformers.js's, FastEmbed's) is a
 
 from __future__ import annotations
 
+import json
+import posixpath
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 from sardonyx import errors
+from sardonyx.models.folders.model_files import ModelFiles
 from sardonyx.models.sentences import pooling
-from sardonyx.models.sentences.json_file import read_json, read_object
-from sardonyx.models.sentences.layers import Dense, Layer, LayerNorm, normalised
+from sardonyx.models.sentences.layers import Dense, Floats, Layer, LayerNorm, normalised, read_weights
+from sardonyx.models.sentences.opening import read_config
+from sardonyx.runtime.files.opening import read_file
 
 # The config of the transformer; older versions named it by the architecture.
 _TRANSFORMER_CONFIGS = (
@@ -30,11 +34,9 @@ _KNOWN = "Transformer, Pooling, Dense, LayerNorm, Normalize and Dropout"
 class Layout:
     """An encoder as its folder describes it.
 
-    `transformer` is the folder of the model and its tokenizer; `pooling` is None where the folder says nothing of it;
-    `layers` come after the pooling.
+    `pooling` is None where the folder says nothing of it; `layers` come after the pooling.
     """
 
-    transformer: Path
     pooling: pooling.Pooling | None = None
     layers: list[Layer] = field(default_factory=list)
     size: int | None = None  # of the vectors, where a layer changes it
@@ -48,20 +50,17 @@ class Layout:
     similarity: str = "cosine"
 
 
-def read_layout(folder: Path) -> Layout:
-    """What a folder describes.
+def read_layout(files: ModelFiles) -> Layout:
+    """What the files of a model describe.
 
     `errors.NotImplemented` for modules that need more than an ONNX model and what is here, `errors.Fail` for files that
     are not whole.
     """
-    layout = Layout(folder)
-    modules = read_json(folder / "modules.json", [])
-    if not isinstance(modules, list) or not all(isinstance(one, dict) for one in modules):
-        raise errors.Fail(f"{folder / 'modules.json'} is no list of modules; get the file again")
-    for module in modules:
-        _add(layout, folder, str(module.get("type", "")).rpartition(".")[2], str(module.get("path", "")))
-    _read_transformer(layout)
-    settings = read_object(folder / "config_sentence_transformers.json")
+    layout = Layout()
+    for module in _modules(files):
+        _add(layout, files, str(module.get("type", "")).rpartition(".")[2], str(module.get("path", "")))
+    _read_transformer(layout, files)
+    settings = read_config(files, "config_sentence_transformers.json")
     layout.prompts = {name: text or "" for name, text in (settings.get("prompts") or {}).items()}
     layout.default_prompt_name = settings.get("default_prompt_name")
     layout.truncate_dim = settings.get("truncate_dim")
@@ -69,34 +68,57 @@ def read_layout(folder: Path) -> Layout:
     return layout
 
 
-def _add(layout: Layout, folder: Path, kind: str, path: str) -> None:
-    inside = folder / path
-    if not inside.resolve().is_relative_to(folder.resolve()):
-        raise errors.Fail(f"modules.json names the folder {path!r}, which is not below {folder}")
+def _modules(files: ModelFiles) -> list[dict[str, Any]]:
+    name = files.find_name("modules.json")
+    if name is None:
+        return []
+    path = files.path(name)
+    try:
+        found = json.loads(bytes(read_file(path)))
+    except ValueError as error:
+        raise errors.Fail(f"{path} cannot be read as JSON: {error}") from None
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise errors.Fail(f"{path} is no list of modules; get the file again")
+    return found
+
+
+def _add(layout: Layout, files: ModelFiles, kind: str, path: str) -> None:
     if kind == "Transformer":
-        layout.transformer = inside
-    elif kind == "Pooling":
-        layout.pooling = pooling.of_config(read_object(inside / "config.json"))
+        return  # whose files are found by their names
+    if kind == "Pooling":
+        layout.pooling = pooling.of_config(_config(files, path))
     elif kind == "Dense":
-        config = read_object(inside / "config.json")
+        config = _config(files, path)
         if config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
-            raise errors.NotImplemented(
-                f"The dense layer in {inside} is not for vectors: {config['module_input_name']}"
-            )
-        dense = Dense(inside, config)
+            raise errors.NotImplemented(f"The dense layer in {path} is not for vectors: {config['module_input_name']}")
+        dense = Dense(_weights(files, path), config)
         layout.layers.append(dense)
         layout.size = dense.size
     elif kind == "LayerNorm":
-        layout.layers.append(LayerNorm(inside))
+        layout.layers.append(LayerNorm(_weights(files, path)))
     elif kind == "Normalize":
         layout.layers.append(normalised)
     elif kind != "Dropout":  # which does nothing outside of training
-        raise errors.NotImplemented(f"modules.json in {folder} has a module {kind!r}; those known here are {_KNOWN}")
+        raise errors.NotImplemented(f"modules.json of {files.where} has a module {kind!r}; known here are {_KNOWN}")
 
 
-def _read_transformer(layout: Layout) -> None:
+def _config(files: ModelFiles, path: str) -> dict[str, Any]:
+    name = posixpath.join(path, "config.json")
+    if name not in files.names:
+        raise errors.NoSuchFile(f"modules.json of {files.where} names the folder {path!r}, which has no config.json")
+    return files.read_json(name)
+
+
+def _weights(files: ModelFiles, path: str) -> dict[str, Floats]:
+    for file in ("model.safetensors", "pytorch_model.bin"):
+        if (name := posixpath.join(path, file)) in files.names:
+            return read_weights(files.path(name))
+    raise errors.NoSuchFile(f"{path} of {files.where} has no weights: neither model.safetensors nor pytorch_model.bin")
+
+
+def _read_transformer(layout: Layout, files: ModelFiles) -> None:
     for name in _TRANSFORMER_CONFIGS:
-        if config := read_object(layout.transformer / name):
+        if config := read_config(files, name):
             break
     text = (config.get("processing_kwargs") or {}).get("text") or {}
     layout.max_length = text.get("max_length", config.get("max_seq_length"))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 
 from sardonyx import errors
+from sardonyx.models.folders.model_files import ModelFiles
 from sardonyx.models.requirements import installed, require
-from sardonyx.models.sentences.json_file import read_object
+from sardonyx.models.sentences.opening import read_config
 
 # A text, or a pair of texts.
 Text = str | tuple[str, str]
@@ -40,10 +41,10 @@ class TextTokenizer:
     `on_left` says whether padding stands before the tokens; `pad_id` is what it consists of.
     """
 
-    def __init__(self, folder: Path, max_length: int | None = None, lower_case: bool = False) -> None:
-        self._source = _tokenizer(folder)
-        config = read_object(folder / "tokenizer_config.json")
-        model = read_object(folder / "config.json")
+    def __init__(self, files: ModelFiles, max_length: int | None = None, lower_case: bool = False) -> None:
+        self._source = _tokenizer(files)
+        config = read_config(files, "tokenizer_config.json")
+        model = read_config(files, "config.json")
         if lower_case:
             _add_lower_case(self._source)
         padding = self._source.padding or {}
@@ -90,24 +91,27 @@ def padded(rows: Sequence[Sequence[int]], width: int, value: int, on_left: bool)
     return array
 
 
-def _tokenizer(folder: Path) -> Any:
-    tokenizers = require("tokenizers", f"Reading the tokenizer in {folder}")
-    path = folder / "tokenizer.json"
-    if path.exists():
+def _tokenizer(files: ModelFiles) -> Any:
+    tokenizers = require("tokenizers", f"Reading the tokenizer of {files.where}")
+    name = files.find_name("tokenizer.json")
+    if name is not None:
+        path = files.path(name)
         try:
             return tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises Exception itself
             raise errors.Fail(f"{path} is no whole tokenizer ({error}); get the file again") from None
     if not installed("transformers"):
         raise errors.NoSuchFile(
-            f"{folder} has no tokenizer.json. transformers makes one of older files: with it installed, "
+            f"There is no tokenizer.json in {files.where}. transformers makes one of older files: with it installed, "
             "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         )
+    folder = files.folder() / PurePosixPath(files.find_name("config.json") or "").parent
     try:
         return require("transformers", "A tokenizer").AutoTokenizer.from_pretrained(folder).backend_tokenizer
     except Exception as error:  # of many classes, as each tokenizer reads its own files
         raise errors.NoSuchFile(
-            f"{folder} has no tokenizer.json, and transformers makes no fast tokenizer of what is there: {error}"
+            f"There is no tokenizer.json in {files.where}, and transformers makes no fast tokenizer of what is there: "
+            f"{error}"
         ) from None
 
 

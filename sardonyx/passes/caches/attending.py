@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from sardonyx.ops.framework.facts import same
-from sardonyx.passes.caches.lengths import NAME
+from sardonyx.passes.caches.lengths import NAME, PAST_LENGTH
 from sardonyx.passes.caches.pairs import DeclinedError
 from sardonyx.passes.caches.walk import Walk, named
 from sardonyx.passes.rule import stamp
@@ -59,6 +59,8 @@ class Attending:
         if len(batches) != 2 or not same(*batches):
             raise DeclinedError(f"{named(node)} appends to a cache of another batch")
         scatter = walk.nodes.make("TensorScatter", [past, new, walk.lengths.starts], {"axis": axis}, version=VERSION)
+        # What an error calls it: a step that does not fit is the caller's, who knows these names.
+        scatter.name = f"{past.name} from {PAST_LENGTH} on"
         result = scatter.outputs[0]
         walk.inference.facts[result] = walk.fact(present)
         walk.long[result] = (axis,)

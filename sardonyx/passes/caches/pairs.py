@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable
 import onnx_ir as ir
 
 from sardonyx.light_dataclass import dataclass
+from sardonyx.ops.framework.dims import add, subtract
+from sardonyx.ops.framework.facts import symbol
 
 # Operators that append to a past themselves: which of the inputs goes with which of the outputs, along which axis.
 _APPENDING = {
@@ -104,7 +106,17 @@ def agree(graph: ir.Graph, caches: Collection[Cache]) -> str:
     new, mask = _first(graph.inputs, _NEW), _first(graph.inputs, _MASKS)
     if new is not None and mask is not None:
         _agree_mask(graph, new, mask, length)
+    for value in graph.inputs:
+        if value.shape is not None:
+            value.shape = ir.Shape([_as_computed(dim) for dim in value.shape])
     return length
+
+
+def _as_computed(dim: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
+    """A declared dimension, written as inference writes what it computes."""
+    if isinstance(dim, int) or dim.value is None or _NAME.fullmatch(dim.value):
+        return dim
+    return subtract(add(symbol(dim.value), 1), 1)
 
 
 def _agree_mask(graph: ir.Graph, new: ir.Value, mask: ir.Value, length: str) -> None:
@@ -117,7 +129,7 @@ def _agree_mask(graph: ir.Graph, new: ir.Value, mask: ir.Value, length: str) -> 
     if isinstance(known, int) or (not isinstance(count, int) and count.value is None):
         return
     if known is None or known not in others:  # the length of something else, as of what an encoder has read, stays
-        mask.shape = ir.Shape([mask.shape[0], ir.SymbolicDim(f"{length} + {_text(count)}")])
+        mask.shape = ir.Shape([mask.shape[0], add(ir.SymbolicDim(length), count)])
 
 
 def _text(dim: int | ir.SymbolicDim) -> str:

@@ -134,6 +134,10 @@ class Walk:
         self._sizes.add(node.outputs[0])
         return True
 
+    def _is_known(self, value: ir.Value) -> bool:
+        elements = self.fact(value).elements
+        return elements is not None and all(map(known, elements))
+
     def read(self, value: ir.Value, reading: Reading) -> ir.Value:
         """A value as it is to be read; that of a size depends on what it is for."""
         if value not in self._sizes:
@@ -245,6 +249,8 @@ class Walk:
             return
         if any(True for _ in subgraphs(node)):
             raise DeclinedError(f"{named(node)} has a body")
+        if node.op_type == "Shape" and node.domain == "" and self._is_known(node.outputs[0]):
+            return  # of another axis, which is what it was
         if any(value in self.pasts for value in node.inputs):
             raise DeclinedError(f"{named(node)} reads a cache beside the node that appends to it")
         if any(value in self._flat for value in node.inputs) and node.op_type != "Gather":
@@ -318,13 +324,8 @@ class Walk:
         order = self._in_order(indices, self.fact(source).shape or ())
         if shape is None or result is None or order is None or (axis is not None and axis.as_int() != 0):
             raise DeclinedError(f"{named(node)} takes elements of all rows by numbers that are not known")
-        axes = [place for place in range(len(result)) if place not in order]
-        if self.nodes.has_axes_input:
-            view = self.nodes.make("Unsqueeze", [source, self.nodes.constant(axes)])
-        else:
-            view = self.nodes.make("Unsqueeze", [source], {"axes": axes})
         self.see_results(node)
-        self.replace(node, [view], view.outputs[0])
+        self._spread(node, source, order, len(result))
 
     def _in_order(self, indices: ir.Value | None, dims: Dims) -> tuple[int, int] | None:
         """The axes of rows and positions of the numbers row * positions + position for all of `dims`, in this order."""
@@ -531,6 +532,40 @@ class Walk:
         self.see_results(node)
         self.replace(node, [], updates)
 
+    def _gather_places(self, node: ir.Node) -> None:
+        """Every element of (rows, positions) by its place, as exporters write `mask[rows, positions]`: a view."""
+        data, indices = node.inputs
+        assert data is not None
+        before, result = self.fact(data).shape, self.fact(node.outputs[0]).shape
+        apart = None if indices is None else indices.producer()
+        if before is None or result is None or len(before) != 2 or apart is None or apart.op_type != "Concat":
+            raise DeclinedError(f"{named(node)} takes elements from places that are not known")
+        rank = len(result)
+        bases = [self._coordinate(value, rank) for value in apart.inputs]
+        last = apart.attributes["axis"].as_int() in (-1, rank)
+        order = [self._counting(base, dim, rank) for base, dim in zip(bases, before, strict=False)]
+        batches = node.attributes.get("batch_dims")
+        is_all = last and len(bases) == 2 and (batches is None or batches.as_int() == 0)
+        if not is_all or order[0] is None or order[1] is None or order[0] >= order[1]:
+            raise DeclinedError(f"{named(node)} takes elements from places that are not known")
+        self.see_results(node)
+        self._spread(node, data, (order[0], order[1]), rank)
+
+    def _spread(self, node: ir.Node, source: ir.Value, order: tuple[int, int], rank: int) -> None:
+        """Put a view of (rows, positions) in the place of a node, with these at two of `rank` axes."""
+        axes = [place for place in range(rank) if place not in order]
+        if self.nodes.has_axes_input:
+            view = self.nodes.make("Unsqueeze", [source, self.nodes.constant(axes)])
+        else:
+            view = self.nodes.make("Unsqueeze", [source], {"axes": axes})
+        self.replace(node, [view], view.outputs[0])
+
+    def _triangle(self, node: ir.Node) -> None:
+        """A triangle that is counted from the first position."""
+        if len(node.inputs) > 1 and self.is_size(node.inputs[1]):
+            raise DeclinedError(f"the diagonal of {named(node)} is the length of the past")
+        self.see_results(node)
+
     def _coordinate(self, value: ir.Value | None, rank: int) -> ir.Value | None:
         """What was expanded to one coordinate of each place, behind which an axis was added."""
         outer = None if value is None else value.producer()
@@ -592,6 +627,7 @@ _RULES: dict[str, Callable[[Walk, ir.Node], None]] = {
     "Expand": Walk._view,
     "Flatten": Walk._reshape,
     "Gather": Walk._gather,
+    "GatherND": Walk._gather_places,
     "Identity": Walk._elementwise,
     "Range": Walk._range,
     "ScatterND": Walk._scatter,
@@ -599,6 +635,7 @@ _RULES: dict[str, Callable[[Walk, ir.Node], None]] = {
     "Slice": Walk._slice,
     "Squeeze": Walk._view,
     "Transpose": Walk._view,
+    "Trilu": Walk._triangle,
     "Unsqueeze": Walk._view,
 }
 

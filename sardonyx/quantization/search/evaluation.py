@@ -63,40 +63,54 @@ class Evaluator:
         self.calibration = calibration
         self.options = options or SessionOptions()
         self.metric = metric
+        self._float_metric: float | None = None
         self.count = 0  # evaluations of this process
         self._folder = folder
         self._told = told
         self.expected = reference_outputs(model, feeds, self.options)
-        self._ranges: dict[str, Mapping[str, Any]] = {}
+        self._ranges: dict[tuple[str, Path], Mapping[str, Any]] = {}
         self._reports: dict[str, QuantizationReport] = {}
         self._state = _State(state, _identity(model, feeds, calibration, metric is not None))
 
     def float_metric(self) -> float:
-        """The metric of the float model."""
+        """The metric of the float model, which is measured once."""
         assert self.metric is not None
-        return _number(self.metric(InferenceSession(os.fspath(self.model), self.options)), self.model)
+        if self._float_metric is None:
+            session = InferenceSession(os.fspath(self.model), self.options)
+            self._float_metric = _number(self.metric(session), self.model)
+        return self._float_metric
+
+    def prepared(self, recipe: Recipe) -> Path:
+        """The float model that a recipe quantises, whose values are those of `model` but where SmoothQuant scales."""
+        return recipe.prepared(self.model, self.calibration, self._folder)
+
+    def apply(self, recipe: Recipe, target: Path) -> QuantizationReport:
+        """Write the model that a recipe gives; what it does to each node."""
+        report = recipe.apply(self.prepared(recipe), target, self.ranges(recipe))
+        self._reports[recipe.key] = report
+        return report
 
     def ranges(self, recipe: Recipe) -> Mapping[str, Any] | None:
         """The ranges of all tensors by the recipe's calibration, computed once for each."""
         if recipe.calibration is None:
             return None
-        if recipe.calibration not in self._ranges:
+        key = recipe.calibration, self.prepared(recipe)
+        if key not in self._ranges:
             self._told(f"calibration by {recipe.calibration} on {len(self.calibration)} samples")
             calibrator = calibrate.create_calibrator(
-                self.model,
+                self.prepared(recipe),
                 list(recipe.operator_types),
                 str(self._folder / "augmented.onnx"),
                 calibrate.CalibrationMethod[recipe.calibration],
             )
             calibrator.collect_data(IterableReader(self.calibration))
-            self._ranges[recipe.calibration] = dict(calibrator.compute_data().items())
-        return self._ranges[recipe.calibration]
+            self._ranges[key] = dict(calibrator.compute_data().items())
+        return self._ranges[key]
 
     def report(self, recipe: Recipe) -> QuantizationReport:
         """What a recipe does to each node."""
         if recipe.key not in self._reports:
-            target = self._folder / "candidate.onnx"
-            self._reports[recipe.key] = recipe.apply(self.model, target, self.ranges(recipe))
+            self.apply(recipe, self._folder / "candidate.onnx")
         return self._reports[recipe.key]
 
     def error(self, recipe: Recipe) -> float:
@@ -112,7 +126,7 @@ class Evaluator:
         if known is not None and (judge is None or known.metric is not None):
             return known
         target = self._folder / "candidate.onnx"
-        self._reports[recipe.key] = recipe.apply(self.model, target, self.ranges(recipe))
+        self.apply(recipe, target)
         self.count += 1
         error = worst(output_deviations(target, self.feeds, self.expected, self.options))
         metric = None

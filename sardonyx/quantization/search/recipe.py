@@ -6,19 +6,23 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from sardonyx.graph.constants import nodes_of
 from sardonyx.graph.load import LoadedModel, load_model
+from sardonyx.graph.saving import save_model
 from sardonyx.quantization.base_quantizer import BaseQuantizer
 from sardonyx.quantization.onnx_quantizer import ONNXQuantizer
+from sardonyx.quantization.options import Options
 from sardonyx.quantization.qdq_quantizer import QDQQuantizer
 from sardonyx.quantization.quant_utils import QuantizationMode, QuantType
 from sardonyx.quantization.refusal import InvalidQuantization
 from sardonyx.quantization.registry import IntegerOpsRegistry, QDQRegistry, QLinearOpsRegistry
 from sardonyx.quantization.report import QuantizationReport
+from sardonyx.quantization.smooth_quant import smoothed
 
 # What a recipe of products alone quantises.
 PRODUCTS = ("MatMul", "Gemm", "Gather")
@@ -77,10 +81,27 @@ class Recipe:
         }
         return self.with_changes(operators=PRODUCTS, options=options)
 
+    def smoothed(self, alpha: float) -> Recipe:
+        """The same after SmoothQuant, which moves so much of the outliers of activations into the weights."""
+        return self.with_changes(options={**self.options, "SmoothQuant": True, "SmoothQuantAlpha": alpha})
+
+    def prepared(self, model: str | os.PathLike[str], samples: Sequence[Mapping[str, Any]], folder: Path) -> Path:
+        """The float model that `apply` quantises: the model file itself, or after SmoothQuant one in `folder`."""
+        options = Options.parse(self.options)
+        if not options.smooth_quant:
+            return Path(model)
+        target = folder / f"smoothed_{options.smooth_quant_alpha}_{options.smooth_quant_folding}.onnx"
+        if target.exists():
+            return target
+        changed = smoothed(named_model(model), list(samples), options)
+        save_model(changed.model, target, f"{target.name}.data")
+        return target
+
     def apply(
         self, model: str | os.PathLike[str], target: str | os.PathLike[str], ranges: Mapping[str, Any] | None = None
     ) -> QuantizationReport:
-        """Quantise a model file to another one; `ranges` are those of its tensors, which a static recipe needs."""
+        """Quantise a model file, `prepared` before, to another one; `ranges` are those of its tensors, which a static
+        recipe needs."""
         quantizer = self._quantizer(named_model(model), ranges)
         quantizer.quantize()
         quantizer.job.save(target)

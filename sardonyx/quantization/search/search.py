@@ -2,8 +2,9 @@
 
 Errors of nodes that are quantised one without the others add up as independent noise does: their squares. So groups of
 nodes are measured by themselves and divided where the error is, until what must stay float is found node by node; the
-rest is never divided. The way of measuring groups in place of nodes is that of group testing (R. Dorfman, "The
-Detection of Defective Members of Large Populations", 1943).
+rest is never divided. Of two halves one is measured, and the other has what is left of the square; both are measured
+where that does not lead to the target. The way of measuring groups in place of nodes is that of group testing (R.
+Dorfman, "The Detection of Defective Members of Large Populations", 1943).
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from sardonyx.quantization.search.recipe import Recipe
 
 # What is tried where the first calibration misses the target.
 _CALIBRATIONS = ("Percentile", "Entropy")
+# How much of the outliers of activations SmoothQuant moves into weights: the second leaves more of them, of which the
+# worst then stay float.
+_ALPHAS = (0.65, 0.5)
 # What tells a transformer, beside its products.
 _NORMALISING = frozenset({"LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization", "ReduceMean"})
 # By how much the predicted error stays below the target, from the first guess to the last: noise is not independent.
@@ -68,26 +72,30 @@ class Search:
         self._target = target
         self._costs = dict(costs)
         self._names = tuple(costs)
+        self._infers = True  # the error of a half from that of the other
 
     def run(self, base: Recipe) -> Result:
-        """The first recipe that reaches the target: as it is, with another calibration, with nodes in float.
+        """The first recipe that reaches the target: as it is, in another way for all nodes, with nodes in float.
 
         Where none does, that with the least error, and `is_reached` is False.
         """
-        tried = self._calibrations(base)
+        tried = self._variants(base)
         recipe, verdict = min(tried, key=lambda one: self._rank(one[1]))
         if self._target.is_reached(verdict):
             return Result(recipe, verdict, True)
         return self._with_float(recipe, verdict)
 
-    def _calibrations(self, base: Recipe) -> list[tuple[Recipe, Verdict]]:
-        """The base, and the same with other calibrations, up to the first that reaches the target."""
+    def _variants(self, base: Recipe) -> list[tuple[Recipe, Verdict]]:
+        """The base, and the same in other ways that all nodes share, up to the first that reaches the target."""
         recipes = [base]
         if not base.per_channel:
             recipes.append(base.with_changes(per_channel=True))
-        if base.is_static:
-            if base.operators is None and self._is_transformer(base):
+        if self._is_transformer(base):  # whose outliers are channels: clipping loses what others need
+            if base.is_static and base.operators is None:
                 recipes.append(recipes[-1].products_only)
+            if not base.options.get("SmoothQuant"):
+                recipes += [recipes[-1].smoothed(alpha) for alpha in _ALPHAS]
+        elif base.is_static:
             recipes += [
                 recipes[-1].with_changes(calibration=name) for name in _CALIBRATIONS if name != base.calibration
             ]
@@ -114,6 +122,15 @@ class Search:
     def _with_float(self, recipe: Recipe, verdict: Verdict) -> Result:
         quantised = {one.name for one in self._evaluator.report(recipe).nodes.values() if one.is_quantized}
         self._names = tuple(name for name in self._names if name in quantised)
+        result = Result(recipe, verdict, False)
+        for self._infers in (True, False):
+            found = self._by_groups(recipe, verdict)
+            result = min(result, found, key=lambda one: self._rank(one.verdict))
+            if found.is_reached:
+                return found
+        return result
+
+    def _by_groups(self, recipe: Recipe, verdict: Verdict) -> Result:
         groups = self._halves(recipe, _Group(self._names, verdict.error**2))
         best = recipe, verdict
         for allowed in self._allowances(verdict):
@@ -172,12 +189,17 @@ class Search:
         return chosen
 
     def _halves(self, recipe: Recipe, group: _Group) -> list[_Group]:
-        """A group as two, each measured with all other nodes in float."""
+        """A group as two, each measured with all other nodes in float; or the second has the rest of the group's error,
+        if there is one, as errors also cancel."""
         middle = len(group.names) // 2
         if not middle:
             return [group]
-        parts = (group.names[:middle], group.names[middle:])
-        return [_Group(part, self._alone(recipe, part)) for part in parts]
+        first, second = group.names[:middle], group.names[middle:]
+        square = self._alone(recipe, first)
+        rest = group.square - square
+        if not self._infers or rest <= 0:
+            rest = self._alone(recipe, second)
+        return [_Group(first, square), _Group(second, rest)]
 
     def _alone(self, recipe: Recipe, names: Sequence[str]) -> float:
         """The square of the error that these nodes make by themselves."""

@@ -46,6 +46,10 @@ SENTENCES = ["the cat sees a big dog", "it was very good"]
 QUESTION = {"question": "the dog is ?", "context": "a cat sees the big red dog and they runs"}
 GENERATION = {"max_new_tokens": 8, "do_sample": False}
 
+# Optimum cannot bind these on any engine: it takes the logits of segments to be as high and wide as the image, and the
+# export of CLIP names the batch of images otherwise in its outputs than in its inputs.
+UNBOUND = ("segments", "image and text")
+
 # The task of the pipeline, Optimum's class, transformers' class, the model, and the call.
 Call = Callable[[Any], Any]
 ROWS: dict[str, tuple[str, Any, Any, str, Call]] = {
@@ -161,13 +165,6 @@ ROWS: dict[str, tuple[str, Any, Any, str, Call]] = {
         "sounds",
         lambda pipe: pipe(SOUND),
     ),
-    "automatic-speech-recognition, CTC": (
-        "automatic-speech-recognition",
-        ORTModelForCTC,
-        transformers.AutoModelForCTC,
-        "letters",
-        lambda pipe: pipe(SOUND),
-    ),
     "automatic-speech-recognition, Whisper": (
         "automatic-speech-recognition",
         ORTModelForSpeechSeq2Seq,
@@ -192,7 +189,7 @@ def main(folder: Path) -> None:
                 made = ours.from_pretrained(source, export=True)
                 assert made.providers == ["CPUExecutionProvider"], made.providers
                 made.save_pretrained(exported)
-            for binding in (None, True, False):
+            for binding in (None, False) if kind in UNBOUND else (None, True, False):
                 model = ours.from_pretrained(exported, provider="CPUExecutionProvider", use_io_binding=binding)
                 assert model.providers == ["CPUExecutionProvider"]
                 assert model.use_io_binding is bool(binding)
@@ -218,6 +215,13 @@ def without_pipelines(folder: Path) -> dict[str, float]:
         expected = transformers.AutoModelForMultipleChoice.from_pretrained(source)(**values).logits
         logits = ORTModelForMultipleChoice.from_pretrained(source, export=True)(**values).logits
         found["multiple-choice"] = distance(logits.tolist(), expected.tolist())
+        source = small_models.write("letters", folder / "letters")
+        # No pipeline: that of transformers 4.57 asks Optimum's class for an attribute that it has not.
+        sound = {"input_values": torch.from_numpy(SOUND)[None]}
+        expected = transformers.AutoModelForCTC.from_pretrained(source)(**sound).logits
+        found["CTC"] = distance(
+            ORTModelForCTC.from_pretrained(source, export=True)(**sound).logits.tolist(), expected.tolist()
+        )
         exported = folder / "ORTModelForFeatureExtraction-features"
         values = words(SENTENCES, padding=True, return_tensors="pt")
         expected = transformers.AutoModel.from_pretrained(folder / "features")(**values).last_hidden_state

@@ -200,3 +200,48 @@ def write(kind: str, folder: Path) -> Path:
     for other in others:
         other.save_pretrained(folder)
     return folder
+
+
+class States(torch.nn.Module):
+    """An encoder with tensors in and a tensor out, as exporters want it; eager attention is what they can write."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.model = hf.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+
+    def forward(self, ids: Any, mask: Any, kinds: Any) -> Any:
+        return self.model(input_ids=ids, attention_mask=mask, token_type_ids=kinds).last_hidden_state
+
+
+class Logits(torch.nn.Module):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        kind = hf.AutoModelForSequenceClassification
+        self.model = kind.from_pretrained(folder, attn_implementation="eager").eval()
+
+    def forward(self, ids: Any, mask: Any, kinds: Any) -> Any:
+        return self.model(input_ids=ids, attention_mask=mask, token_type_ids=kinds).logits
+
+
+def export_states(folder: Path, path: Path) -> None:
+    """Write the encoder of a folder as ONNX, for any number of texts and tokens."""
+    _export(States(folder), path, "last_hidden_state", {0: "batch", 1: "sequence"})
+
+
+def export_logits(folder: Path, path: Path) -> None:
+    """Write the classifier of a folder as ONNX."""
+    _export(Logits(folder), path, "logits", {0: "batch"})
+
+
+def _export(model: torch.nn.Module, path: Path, output: str, axes: dict[int, str]) -> None:
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    torch.onnx.export(
+        model,
+        tuple(torch.ones(2, 5, dtype=torch.int64) for _ in names),
+        str(path),
+        dynamo=False,
+        opset_version=17,
+        input_names=names,
+        output_names=[output],
+        dynamic_axes={**{name: {0: "batch", 1: "sequence"} for name in names}, output: axes},
+    )

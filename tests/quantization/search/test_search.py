@@ -240,6 +240,59 @@ def test_a_transformer_is_tried_with_its_products_alone(tmp_path: Path, convolut
     assert (evaluator.count == before) is not convolution  # both were known
 
 
+def _outlying(path: Path) -> Path:
+    """A transformer's block whose first normalisation makes one channel a hundred times as large as the others."""
+    rng = np.random.default_rng(4)
+    scale = np.where(np.arange(16) == 5, 100, 1).astype(np.float32)
+    weight = (rng.normal(size=(16, 16)) / scale[:, None]).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("LayerNormalization", ["x", "scale"], ["n"], name="normal"),
+            helper.make_node("MatMul", ["n", "w"], ["p"], name="product"),
+            helper.make_node("Add", ["p", "x"], ["y"], name="sum"),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 16])],
+        [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(scale, "scale")],
+    )
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_outliers_of_a_transformer_move_into_weights(tmp_path: Path, static: bool) -> None:
+    model = _outlying(tmp_path / "model.onnx")
+    feeds = [{"x": np.random.default_rng(3).normal(size=(1, 8, 16)).astype(np.float32)}]
+    evaluator = Evaluator(model, feeds, feeds, tmp_path)
+    base = preset(None, static).with_changes(options={"MinimumSignalToNoise": 0})
+    costs = {one.name: 1.0 for one in evaluator.report(base).nodes.values() if one.is_quantized}
+    before = evaluator.error(base)
+    found = Search(evaluator, Target(error=0.01), costs).run(base)
+    assert found.is_reached
+    assert found.recipe.options["SmoothQuant"]
+    assert found.recipe.kept_float == ()
+    assert found.verdict.error < before / 3
+    assert evaluator.count <= 4
+
+    target = tmp_path / "int8.onnx"
+    report = evaluator.apply(found.recipe, target)
+    assert [one.name for one in report.nodes.values() if one.is_quantized] == ["product"]
+    options = sardonyx.SessionOptions()
+    assert worst(output_deviations(target, feeds, evaluator.expected, options)) == found.verdict.error
+    # What is smoothed has the meaning that it had, and values of its own inside.
+    smoothed = evaluator.prepared(found.recipe)
+    assert worst(output_deviations(smoothed, feeds, evaluator.expected, options)) < 1e-6
+    (layer,) = layer_deviations(smoothed, target, feeds, ["product"], options)
+    assert layer.relative < 0.02
+
+
+def test_a_part_of_a_group_has_what_the_other_leaves(make: Make) -> None:
+    evaluator = make()
+    _search(evaluator, Target(error=0.05))
+    assert evaluator.count <= 2 + int(np.ceil(np.log2(chain.LAYERS)))  # all, the answer, and one for each division
+
+
 def test_a_recipe_of_products_stores_their_inputs_alone(tmp_path: Path) -> None:
     model = _transformer(tmp_path / "model.onnx")
     feeds = [{"x": np.random.default_rng(3).normal(size=(1, 4, 16)).astype(np.float32)}]

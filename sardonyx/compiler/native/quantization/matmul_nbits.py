@@ -18,7 +18,14 @@ from sardonyx.compiler.llvm.kernels.quantization.block_product import (
     emit_block_product,
 )
 from sardonyx.compiler.llvm.kernels.quantization.byte_blocks import WORD, ByteBlocksSpec, emit_byte_blocks
-from sardonyx.compiler.llvm.kernels.quantization.unpacked_product import UnpackedProductSpec, emit_unpacked_product
+from sardonyx.compiler.llvm.kernels.quantization.unpacked_product import (
+    PANEL_ARGUMENTS,
+    RAISED,
+    RealPanelsSpec,
+    UnpackedProductSpec,
+    emit_real_panels,
+    emit_unpacked_product,
+)
 from sardonyx.compiler.llvm.kernels.quantization.unpacked_product import argument_names as unpacked_names
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.native.movement.copy import contiguous
@@ -44,15 +51,18 @@ _CHUNK_BYTES = 256 << 10
 _CHUNK_ROWS = 64
 _AHEAD = 4 << 10
 _LINE = 64
+# Rows that meet weights in registers, where there are many; and rows from which on weights are made real all at once,
+# of so many bytes at most.
+_FEW_ROWS, _MANY_REGISTERS = 4, 32
+_ROWS_OF_WHOLE, _MOST_WHOLE = 96, 64 << 20
 # Elements that one chunk turns into bytes.
 _CONVERTED = 8192
 
 
 @dataclass(frozen=True, eq=False)
-class _Call:
-    """A product whose sizes fit together: `rows` x `k` by `k` x `n`, in blocks; parameters in panels."""
+class _Weights:
+    """Weights of `k` x `n` in blocks, and their parameters, in panels."""
 
-    rows: int
     k: int
     n: int
     bits: int
@@ -60,30 +70,56 @@ class _Call:
     panels: Tensor
     scales: Tensor
     zeros: Tensor | None
-    epilogue: TileEpilogue
-    operands: Sequence[Tensor]
-    results: Sequence[Tensor]
+    has_real_zeros: bool
 
     @property
     def blocks(self) -> int:
         return -(-self.k // self.block)
 
     @property
-    def weights(self) -> tuple[Tensor, ...]:
-        """All that is read of the weights."""
+    def all_read(self) -> tuple[Tensor, ...]:
         return (self.panels, self.scales, *([] if self.zeros is None else [self.zeros]))
 
-    def cut(self, panel: int, most_rows: int) -> dict[str, int]:
-        """The arguments that say how the work is divided, into chunks of about equal bytes of weights."""
-        words = self.blocks * (self.block * self.bits // 32 + len(self.weights) - 1)
+    @property
+    def arguments(self) -> dict[str, Argument]:
+        """Those of kernels."""
+        zeros = self.zeros or self.scales
+        return {"b": self.panels, "scales": self.scales, "zeros": zeros, "blocks": self.blocks}
+
+    def group(self, panel: int) -> int:
+        """Panels of a chunk of about equal bytes."""
+        words = self.blocks * (self.block * self.bits // 32 + len(self.all_read) - 1)
         count = panels_of(self.n, panel)
-        group = -(-count // -(-count // max(1, _CHUNK_BYTES // (words * panel * WORD))))
+        return -(-count // -(-count // max(1, _CHUNK_BYTES // (words * panel * WORD))))
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """A product of `rows` rows by weights whose sizes fit together."""
+
+    weights: _Weights
+    rows: int
+    epilogue: TileEpilogue
+    operands: Sequence[Tensor]
+    results: Sequence[Tensor]
+
+    @property
+    def k(self) -> int:
+        return self.weights.k
+
+    @property
+    def n(self) -> int:
+        return self.weights.n
+
+    def cut(self, panel: int, most_rows: int) -> dict[str, int]:
+        """The arguments that say how the work is divided."""
         row_block = min(self.rows, most_rows)
-        return {"row_block": row_block, "row_blocks": -(-self.rows // row_block), "group": group}
+        row_blocks = -(-self.rows // row_block)
+        return {"row_block": row_block, "row_blocks": row_blocks, "group": self.weights.group(panel)}
 
     def arguments(self, cut: Mapping[str, int]) -> dict[str, Argument]:
-        values: dict[str, Argument] = {"b": self.panels, "scales": self.scales, "zeros": self.zeros or self.scales}
-        values |= {"m": self.rows, "n": self.n, "k": self.k, "blocks": self.blocks, **cut}
+        values = self.weights.arguments
+        values |= {"m": self.rows, "n": self.n, "k": self.k, **cut}
         for stem, tensors in (("operand", self.operands), ("output", self.results)):
             for index, tensor in enumerate(tensors):
                 values |= {f"{stem}{index}": tensor, f"{stem}{index}_stride": self.n}
@@ -95,7 +131,7 @@ class _Call:
 
     @property
     def detail(self) -> str:
-        return f"{self.rows}x{self.k}x{self.n}, {self.bits} bits in blocks of {self.block}"
+        return f"{self.rows}x{self.k}x{self.n}, {self.weights.bits} bits in blocks of {self.weights.block}"
 
 
 @template("matmul_nbits")
@@ -139,17 +175,12 @@ class MatMulNBitsKernel(NativeKernel):
             operands.append(bias.reshaped((bias.size,)))
             result = result + Input(bias.dtype, 1)
         if groups is not None and not np.array_equal(_contents(groups)[:size_k], np.arange(size_k) // block):
-            weights = self._real_panels(binder, b, scales, zeros, groups)
-            return self._with_real_weights(binder, a, weights, result, operands, epilogue)
-        shape = (*a.shape[:-1], size_n)
-        outputs, operands = joined_epilogue(result, operands, epilogue)
-        results = [binder.new(output.dtype, shape) for output in outputs]
-        if math.prod(shape) == 0:
-            return results
-        kinds, operands = as_matrix_operands(binder, operands, shape)
-        library = binder.library
-        call = _Call(
-            rows=math.prod(a.shape[:-1]),
+            real = self._real_panels(binder, b, scales, zeros, groups)
+            return self._with_real_weights(binder, a, real, result, operands, epilogue)
+        shape, library = (*a.shape[:-1], size_n), binder.library
+        takes_bytes = self.parameters["accuracy_level"] == _BYTES
+        raised = 0.0 if takes_bytes else RAISED
+        weights = _Weights(
             k=size_k,
             n=size_n,
             bits=bits,
@@ -158,12 +189,21 @@ class MatMulNBitsKernel(NativeKernel):
             scales=binder.derived(scales, ("blocks", size_n), partial(_columns_of_floats, library, size_n, blocks)),
             zeros=None
             if zeros is None
-            else binder.derived(zeros, ("zeros", size_n, bits), partial(_origins, library, size_n, blocks, bits)),
-            epilogue=TileEpilogue(kinds, outputs),
-            operands=operands,
-            results=results,
+            else binder.derived(
+                zeros, ("zeros", size_n, bits, raised), partial(_origins, library, size_n, blocks, bits, raised)
+            ),
+            has_real_zeros=zeros is not None and zeros.dtype != _U8,
         )
-        if self.parameters["accuracy_level"] == _BYTES:
+        if not takes_bytes and _is_worth_whole(binder, a, weights):
+            real = _real_weights(binder, weights)
+            return self._with_real_weights(binder, a, real, result, operands, epilogue)
+        outputs, operands = joined_epilogue(result, operands, epilogue)
+        results = [binder.new(output.dtype, shape) for output in outputs]
+        if math.prod(shape) == 0:
+            return results
+        kinds, operands = as_matrix_operands(binder, operands, shape)
+        call = _Call(weights, math.prod(a.shape[:-1]), TileEpilogue(kinds, outputs), operands, results)
+        if takes_bytes:
             _multiply_bytes(binder, a, call)
         else:
             _multiply_real(binder, a, call)
@@ -197,17 +237,17 @@ def _contents(tensor: Tensor) -> Array:
 
 def _multiply_bytes(binder: Binder, a: Tensor, call: _Call) -> None:
     """Add the steps of a product whose rows are rounded to bytes, block by block."""
-    target = binder.target
+    target, weights = binder.target, call.weights
     spec = BlockProductSpec(
-        bits=call.bits,
-        block=call.block,
-        has_zeros=call.zeros is not None,
+        bits=weights.bits,
+        block=weights.block,
+        has_zeros=weights.zeros is not None,
         rows=4 if target.registers >= 32 else 2,
         vectors=tile_shape(target).vectors,
         ahead=_AHEAD if asks_ahead(target) else 0,
         epilogue=call.epilogue,
     )
-    rows = _as_bytes(binder, a, spec, call.rows, call.k, call.blocks)
+    rows = _as_bytes(binder, a, spec, call.rows, call.k, weights.blocks)
     panel = panel_columns(target)
     cut = call.cut(panel, _CHUNK_ROWS)
     values = call.arguments(cut) | dict(zip(("a", "a_scales", "a_sums"), rows, strict=True))
@@ -215,7 +255,7 @@ def _multiply_bytes(binder: Binder, a: Tensor, call: _Call) -> None:
         emit_block_product,
         spec,
         [values[name] for name in argument_names(spec)],
-        reads=(*rows, *call.weights, *call.operands),
+        reads=(*rows, *weights.all_read, *call.operands),
         writes=call.results,
         chunks=call.chunks(cut, panel),
         scratch=spec.rows * panel * WORD,
@@ -227,10 +267,21 @@ def _multiply_bytes(binder: Binder, a: Tensor, call: _Call) -> None:
 
 def _multiply_real(binder: Binder, a: Tensor, call: _Call) -> None:
     """Add the steps of a product in float32, of weights that are unpacked panel by panel."""
-    target = binder.target
+    target, weights = binder.target, call.weights
     tile = tile_shape(target)
-    rows = 1 if call.rows == 1 and call.k % call.block == 0 else tile.rows
-    spec = UnpackedProductSpec(call.bits, call.block, call.zeros is not None, rows, tile.vectors, call.epilogue)
+    few = _FEW_ROWS if target.registers >= _MANY_REGISTERS else _FEW_ROWS // 2
+    stored = call.rows > few or call.k % weights.block != 0
+    rows = tile.rows if stored else min(few, call.rows)
+    spec = UnpackedProductSpec(
+        bits=weights.bits,
+        block=weights.block,
+        has_zeros=weights.zeros is not None,
+        rows=rows,
+        vectors=tile.vectors,
+        stored=stored,
+        has_real_zeros=weights.has_real_zeros,
+        epilogue=call.epilogue,
+    )
     a = contiguous(binder, a)
     if a.dtype != _F32:
         (a,) = PointwiseKernel([Input(a.dtype, 0).cast(_F32)], [a.dtype]).bind(binder, [a])
@@ -242,13 +293,42 @@ def _multiply_real(binder: Binder, a: Tensor, call: _Call) -> None:
         emit_unpacked_product,
         spec,
         [values[name] for name in unpacked_names(spec)],
-        reads=(a, *call.weights, *call.operands),
+        reads=(a, *weights.all_read, *call.operands),
         writes=call.results,
         chunks=call.chunks(cut, panel),
-        scratch=tile_bytes + call.blocks * call.block * panel * WORD,
+        scratch=tile_bytes + (weights.blocks * weights.block * panel * WORD if stored else 0),
         flops=2.0 * call.rows * call.n * call.k,
         detail=call.detail,
     )
+
+
+def _is_worth_whole(binder: Binder, a: Tensor, weights: _Weights) -> bool:
+    """Whether the weights are made real all at once, so that the product may multiply less: where rows are so many that
+    writing and reading them costs little, and the memory that they take for a while is bounded."""
+    if a.dtype != _F32 or weights.k % weights.block or not binder.settings.fast_products:
+        return False
+    if panel_columns(binder.target) != panel_columns(binder.target, "f32", weights.n):
+        return False
+    return math.prod(a.shape[:-1]) >= _ROWS_OF_WHOLE and weights.k * weights.n * WORD <= _MOST_WHOLE
+
+
+def _real_weights(binder: Binder, weights: _Weights) -> Packed:
+    """Add the step that makes weights real, as an ordinary product reads them."""
+    tile, panel = tile_shape(binder.target), panel_columns(binder.target)
+    count, group = panels_of(weights.n, panel), weights.group(panel)
+    real = binder.new(_F32, (count * panel * weights.k,))
+    values = weights.arguments | {"group": group, "panels": count, "real": real}
+    binder.step(
+        emit_real_panels,
+        RealPanelsSpec(weights.bits, weights.block, weights.zeros is not None, tile.vectors, weights.has_real_zeros),
+        [values[name] for name in PANEL_ARGUMENTS],
+        reads=weights.all_read,
+        writes=(real,),
+        chunks=-(-count // group),
+        flops=2.0 * weights.k * weights.n,
+        detail=f"{weights.k}x{weights.n}, {weights.bits} bits in blocks of {weights.block}",
+    )
+    return Packed(real, (weights.k, weights.n))
 
 
 def _check(a: Tensor, b: Tensor, scales: Tensor, size_k: int, size_n: int, blocks: int, blob: int) -> None:
@@ -294,8 +374,9 @@ def _columns_of_floats(library: KernelLibrary, columns: int, blocks: int, parame
     return pack_b(library, by_blocks, "f32", panel_columns(library.target))
 
 
-def _origins(library: KernelLibrary, columns: int, blocks: int, bits: int, zeros: Array) -> Array:
-    """Panels of the zero points, which are packed like the weights, each column for itself, or real numbers."""
+def _origins(library: KernelLibrary, columns: int, blocks: int, bits: int, raised: float, zeros: Array) -> Array:
+    """Panels of the zero points, which are packed like the weights, each column for itself, and `raised`; or of real
+    numbers."""
     if zeros.dtype == _U8:
-        zeros = unpack(zeros.reshape(columns, -1), bits)[:, :blocks]
+        zeros = unpack(zeros.reshape(columns, -1), bits)[:, :blocks] + np.float32(raised)
     return _columns_of_floats(library, columns, blocks, zeros.astype(_F32))

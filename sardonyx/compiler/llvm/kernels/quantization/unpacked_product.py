@@ -1,7 +1,8 @@
 """The product of real rows with weights of 2, 4 or 8 bits, in float32.
 
 Weights stay packed in memory. A panel of them is made real in scratch memory, near the core, and meets all rows of the
-chunk there; sums are added in the order of K. A single row meets the weights in registers.
+chunk there; sums are added in the order of K. A few rows meet the weights in registers. For a product of so many rows
+that it is worth it to multiply less, whole matrices are made real in memory, panel by panel.
 """
 
 from __future__ import annotations
@@ -18,13 +19,19 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I32, I64, PTR, U32
 from sardonyx.light_dataclass import dataclass
 
+# A whole number below it is its last bits, as 1 is the last place of a float of this size.
+RAISED = float(1 << 23)
+_BITS_OF_RAISED = 0x4B000000
+
 
 @dataclass(frozen=True)
 class UnpackedProductSpec:
-    """Weights of `bits` in blocks of `block` elements; with `has_zeros` each block has a zero point.
+    """Weights of `bits` in blocks of `block` elements; with `has_zeros` each block has a zero point, a fraction if
+    they are real ones.
 
-    A tile has `rows` rows and `vectors` vector registers of columns, which make a panel; with `rows` 1, K is a multiple
-    of the block, and nothing is written to scratch but the ends of rows.
+    A tile has `rows` rows and `vectors` vector registers of columns, which make a panel. Where weights are not
+    `stored`, tiles meet them in registers: K is a multiple of the block, and nothing is written to scratch but the ends
+    of rows.
     """
 
     bits: int
@@ -32,6 +39,8 @@ class UnpackedProductSpec:
     has_zeros: bool
     rows: int
     vectors: int
+    stored: bool = True
+    has_real_zeros: bool = False
     epilogue: TileEpilogue = field(default_factory=TileEpilogue)
 
     @property
@@ -45,7 +54,7 @@ def argument_names(spec: UnpackedProductSpec) -> tuple[str, ...]:
 
     a                        rows of float32, `k` elements each
     b                        panels [blocks * words][panel] of words
-    scales, zeros            panels [blocks][panel] of float32; the zeros are there with `has_zeros`
+    scales, zeros            panels [blocks][panel] of float32; the zeros are there with `has_zeros`, `RAISED` if whole
     m, n, k, blocks          rows, columns, elements and blocks of K
     row_block, row_blocks    rows of a chunk, and how many such there are
     group                    panels of a chunk
@@ -74,9 +83,11 @@ def emit_unpacked_product(target: Target, spec: UnpackedProductSpec) -> str:
         first = chunk // given["row_blocks"] * given["group"]
         with k.loop(first, minimum(k, first + given["group"], panels)) as number:
             column = number * panel
-            if spec.rows == 1:
-                row_sums = partial(_row_sums, k, spec, given, number, a)
-                writer.write(column, given["n"] - column, first_row, k.constant(I64, 1), row_sums)
+            if not spec.stored:
+                with k.loop(first_row, last_row, spec.rows) as row:
+                    row_sums = partial(_row_sums, k, spec, given, number, a.offset(row * given["k"]))
+                    rows = minimum(k, last_row - row, spec.rows)
+                    writer.write(column, given["n"] - column, row, rows, row_sums)
             else:
                 _unpack(k, spec, given, number, real)
                 _rows(k, spec, given, column, (first_row, last_row), a, real, writer)
@@ -124,18 +135,24 @@ class _Weights:
         return self.vectors(self.scales.offset((self.first + block) * self.panel))
 
     def origins(self, block: Value) -> list[Value]:
+        """What is taken from numbers: the zero points, those that are whole `RAISED`."""
         if self.spec.has_zeros:
             return self.vectors(self.zeros.offset((self.first + block) * self.panel))
-        middle = float(1 << (self.spec.bits - 1))
+        middle = float(1 << (self.spec.bits - 1)) + RAISED
         return [self.k.constant(F32.vector(self.lanes), middle)] * self.spec.vectors
 
     def words(self, block: Value, word: Value) -> list[Value]:
         return self.vectors(self.packed.offset(((self.first + block) * self.spec.words + word) * self.panel))
 
-    def number(self, word: Value, element: int) -> Value:
-        """One of the numbers of a word, as a float."""
+    def difference(self, word: Value, element: int, origin: Value) -> Value:
+        """One of the numbers of a word less its zero point.
+
+        With the bits of 2^23 above a number it is that much larger as a float, without a conversion.
+        """
         bits = self.spec.bits
-        return ((word >> (bits * element)) & ((1 << bits) - 1)).bits_as(I32).to(F32)
+        number = (word >> (bits * element)) & ((1 << bits) - 1)
+        raised = number.bits_as(I32).to(F32) if self.spec.has_real_zeros else (number | _BITS_OF_RAISED).bits_as(F32)
+        return raised - origin
 
 
 def _unpack(k: Function, spec: UnpackedProductSpec, given: dict[str, Value], number: Value, real: Pointer) -> None:
@@ -149,35 +166,74 @@ def _unpack(k: Function, spec: UnpackedProductSpec, given: dict[str, Value], num
             rows = target.offset(word * (per_word * weights.panel))
             for element in range(per_word):
                 for vector, value in enumerate(loaded):
-                    weight = (weights.number(value, element) - origins[vector]) * factors[vector]
+                    weight = weights.difference(value, element, origins[vector]) * factors[vector]
                     rows.store(weight, element * weights.panel + vector * weights.lanes)
 
 
-# Sums of one row of a block, so that the multiply-adds need not wait for one another.
+# Sums of the rows of a block, so that the multiply-adds need not wait for one another.
 _CHAINS = 4
 
 
 def _row_sums(
     k: Function, spec: UnpackedProductSpec, given: dict[str, Value], number: Value, a: Pointer, height: int
 ) -> Sums:
-    """The product of the one row with a panel: the sums of a block are scaled, and added to those before."""
+    """The product of some rows with a panel: the sums of a block are scaled, and added to those before."""
     weights, per_word = _Weights(k, spec, given, number), 32 // spec.bits
-    wide, vectors = F32.vector(weights.lanes), range(spec.vectors)
-    totals = [k.variable(wide, 0.0) for _ in vectors]
+    wide, vectors, chains = F32.vector(weights.lanes), range(spec.vectors), range(max(1, _CHAINS // height))
+    places = [(row, vector) for row in range(height) for vector in vectors]
+    totals = {place: k.variable(wide, 0.0) for place in places}
+    rows = [a.offset(row * given["k"]) for row in range(height)]
     with k.loop(0, given["blocks"]) as block:
         factors, origins = weights.factors(block), weights.origins(block)
-        line = a.offset(block * spec.block)
-        sums = [[k.variable(wide, 0.0) for _ in range(_CHAINS)] for _ in vectors]
+        lines = [row.offset(block * spec.block) for row in rows]
+        sums = {place: [k.variable(wide, 0.0) for _ in chains] for place in places}
         with k.loop(0, spec.words) as word:
             loaded = weights.words(block, word)
             for element in range(per_word):
-                factor = k.splat(line.load(word * per_word + element), weights.lanes)
+                at = word * per_word + element
+                multiples = [k.splat(line.load(at), weights.lanes) for line in lines]
                 for vector, value in enumerate(loaded):
-                    difference = weights.number(value, element) - origins[vector]
-                    total = sums[vector][element % _CHAINS]
-                    total.set(k.fma(factor, difference, total.get()))
-        for vector in vectors:
-            first, second, third, fourth = (one.get() for one in sums[vector])
-            whole = (first + second) + (third + fourth)
-            totals[vector].set(k.fma(whole, factors[vector], totals[vector].get()))
-    return {(0, vector): total.get() for vector, total in enumerate(totals)}
+                    difference = weights.difference(value, element, origins[vector])
+                    for row, multiple in enumerate(multiples):
+                        total = sums[row, vector][element % len(chains)]
+                        total.set(k.fma(multiple, difference, total.get()))
+        for (row, vector), parts in sums.items():
+            found = [one.get() for one in parts]
+            while len(found) > 1:
+                found = [one + other for one, other in zip(found[::2], found[1::2], strict=True)]
+            total = totals[row, vector]
+            total.set(k.fma(found[0], factors[vector], total.get()))
+    return {place: total.get() for place, total in totals.items()}
+
+
+@dataclass(frozen=True)
+class RealPanelsSpec:
+    """Weights of `bits` in blocks of `block` elements; with `has_zeros` each block has a zero point, a fraction if
+    they are real ones. A panel has `vectors` vector registers of columns."""
+
+    bits: int
+    block: int
+    has_zeros: bool
+    vectors: int
+    has_real_zeros: bool
+
+
+# What the words of the kernel's arguments are, in order: those of `argument_names`, panels of a chunk and of all, and
+# where the real panels go, [panels][blocks * block][panel].
+PANEL_ARGUMENTS = ("b", "scales", "zeros", "blocks", "group", "panels", "real")
+
+
+def emit_real_panels(target: Target, spec: RealPanelsSpec) -> str:
+    """The kernel that makes all weights real, as products read them; chunks count groups of panels."""
+    k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
+    words = k.pointer("arguments", I64)
+    given = {name: words.load(index) for index, name in enumerate(PANEL_ARGUMENTS)}
+    whole = UnpackedProductSpec(
+        spec.bits, spec.block, spec.has_zeros, 1, spec.vectors, has_real_zeros=spec.has_real_zeros
+    )
+    panel = target.lanes(F32) * spec.vectors
+    first, last = k["begin"] * given["group"], minimum(k, given["panels"], k["end"] * given["group"])
+    with k.loop(first, last) as number:
+        start = k.pointer(given["real"], F32).offset(number * (given["blocks"] * (spec.block * panel)))
+        _unpack(k, whole, given, number, start)
+    return k.finish()
