@@ -236,7 +236,7 @@ class EncodedDecoder(Decoder):
 
         def given(name: str, array: Array) -> Array:
             if name in dtypes:
-                array = np.ascontiguousarray(array, dtypes[name])
+                array = np.asarray(array, dtypes[name], order="C")
                 binding.bind_cpu_input(name, array)
             return array
 

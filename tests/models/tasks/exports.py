@@ -235,7 +235,7 @@ def save_encoder_decoder(
         "input_ids": ids[:, :1],
     }
     later |= {name.replace("present", "past_key_values"): one for name, one in first.items() if name != "logits"}
-    lengths = {"past": "past", "present": "whole"}
+    lengths = {"past": "past", "present": "whole", "logits": "1"}  # traced with one token, it is for one alone
     _export(model, lambda given: run.go_on(given, states), later, folder / "decoder_with_past_model.onnx", lengths)
     if merged:
         _merge(folder)
@@ -355,6 +355,8 @@ def _axes(name: str, value: Any, lengths: Mapping[str, str]) -> dict[int, str]:
         found[2] = "read" if "encoder" in name else lengths[name.partition("_")[0].partition(".")[0]]
     elif name in ("encoder_hidden_states", "encoder_attention_mask", "last_hidden_state"):
         found[1] = "read"
+    elif name == "logits" and name in lengths:
+        found[1] = lengths[name]
     elif name in ("input_ids", "position_ids", "logits"):
         found[1] = "length"
     elif name == "attention_mask":
