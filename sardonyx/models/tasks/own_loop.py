@@ -25,7 +25,9 @@ _THEIRS = (
     "prefix_allowed_tokens_fn",
 )
 # Arguments that say nothing to a model of one process.
-_IDLE = ("synced_gpus", "use_model_defaults", "trust_remote_code", "use_cache", "output_attentions")
+_IDLE = ("synced_gpus", "use_model_defaults", "trust_remote_code", "use_cache")
+# What drawing goes by, where nothing is drawn.
+_EVEN = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": None, "typical_p": 1.0}
 # Settings of GenerationConfig beyond what `Settings` names, which change what comes out.
 _SETTINGS = ("forced_decoder_ids", "return_dict_in_generate")
 
@@ -50,7 +52,7 @@ class Call:
         self.values = {name: value for name, value in rest.items() if value is not None}
         if inputs is not None:
             self.values.setdefault(model.main_input_name, inputs)
-        self.settings = Settings.of(self.config, **({} if length is None else {"max_length": length}))
+        self.settings = Settings.of(self.config, **_changes(self.config, length))
         self.reason = self._reason(model)
 
     def _reason(self, model: Any) -> str | None:
@@ -76,6 +78,16 @@ class Call:
             tokenizer=self.tokenizer,
             others=others,
         ).sequences
+
+
+def _changes(config: Any, length: Any) -> dict[str, Any]:
+    """What differs for our loop from a generation config: transformers does not look at it, or means nothing by it."""
+    changes: dict[str, Any] = {} if length is None else {"max_length": length}
+    if not config.do_sample:
+        changes |= _EVEN
+    if isinstance(config.pad_token_id, int) and config.pad_token_id < 0:
+        changes["pad_token_id"] = None
+    return changes
 
 
 def prepared(model: Any, generation_config: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -13,6 +13,19 @@ from tests.models.tiny_models import Folders
 # Kinds of files by the second word of a name: both decoders in one, and none with caches.
 _MERGED, _WHOLE = "merged", "whole"
 
+GENERATORS = (
+    "gpt2",
+    "gpt2 whole",
+    "llama",
+    "t5",
+    "t5 merged",
+    "t5 whole",
+    "bart",
+    "m2m100 merged",
+    "trocr",
+    "whisper merged",
+)
+
 
 class Generators:
     """Models by name, such as ``t5 merged``: ours over ONNX files, and PyTorch's with the same weights."""

@@ -154,7 +154,7 @@ def whisper() -> Any:
         vocab_size=FIRST_TIME + 1501,
         num_mel_bins=8,
         max_source_positions=_FRAMES // 2,
-        max_target_positions=48,
+        max_target_positions=72,
         decoder_start_token_id=START,
         pad_token_id=END,
         bos_token_id=END,
@@ -165,7 +165,7 @@ def whisper() -> Any:
     )
     model = spread(transformers.WhisperForConditionalGeneration(config))
     model.generation_config = transformers.GenerationConfig(
-        max_length=48,
+        max_length=72,
         pad_token_id=END,
         bos_token_id=END,
         eos_token_id=END,
