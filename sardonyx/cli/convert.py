@@ -39,7 +39,7 @@ def convert(
     ] = None,
     dtype: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=f"Type of the weights: {', '.join(DTYPES)}; that of the folder if left out."),
+        typer.Option(metavar="NAME", help=f"Type of the weights: {', '.join(DTYPES)}; float32 if left out."),
     ] = None,
     opset: Annotated[
         int | None, typer.Option(metavar="N", help="The ONNX opset; 23 if left out: attention as one operator.")

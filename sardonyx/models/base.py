@@ -172,6 +172,21 @@ class ORTModel(PreTrainedModel):
         return self._main.session
 
     @property
+    def input_names(self) -> dict[str, int]:
+        """The names of the first part's inputs, each with its place."""
+        return {name: place for place, name in enumerate(self._main.inputs)}
+
+    @property
+    def output_names(self) -> dict[str, int]:
+        """The names of the first part's outputs, each with its place."""
+        return {name: place for place, name in enumerate(self._main.outputs)}
+
+    @property
+    def path(self) -> Path:
+        """The ONNX file of the first part."""
+        return self._main.path
+
+    @property
     def providers(self) -> list[str]:
         """The names of the session's execution providers, by priority."""
         return self.session.get_providers()

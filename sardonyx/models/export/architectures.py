@@ -58,14 +58,23 @@ def graphs(model: Any, task: str) -> list[Graph]:
 
 @contextlib.contextmanager
 def prepared(model: Any) -> Iterator[None]:
-    """While it lasts, a model uses an attention that can be traced, and gives named outputs."""
-    config = model.config
-    before = getattr(config, "_attn_implementation", None)
-    other = before not in (None, "sdpa", "eager")
-    if other:
-        model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
+    """While it lasts, a model is in evaluation mode and uses an attention that can be traced.
+
+    `sdpa` of transformers leaves out what caps the scores; models that have such a cap compute attention step by step.
+    """
+    before = getattr(model.config, "_attn_implementation", None)
+    wanted = before
+    if getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
+        wanted = "eager"
+    elif before not in (None, "sdpa", "eager"):
+        wanted = "sdpa" if model._supports_sdpa else "eager"
+    if wanted != before:
+        model.set_attn_implementation(wanted)
+    is_trained = model.training
+    model.eval()
     try:
         yield
     finally:
-        if other:
+        model.train(is_trained)
+        if wanted != before:
             model.set_attn_implementation(before)

@@ -4,8 +4,7 @@ transformers picks its attention and its masks by name. While a model is exporte
 functions below, in place of those that PyTorch runs fast:
 
 - heads of keys and values are not repeated for the queries that share them, so that a cache is read where it lies;
-- a mask is always there and is made by broadcasting, so that no shape and no value of the example decides about it;
-- scores that are capped are computed as they are defined, which transformers' own `sdpa` leaves out.
+- a mask is always there and is made by broadcasting, so that no shape and no value of the example decides about it.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ def _attend(
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
-    softcap: float | None = None,
     position_bias: Any = None,
     **_: Any,
 ) -> tuple[Any, None]:
@@ -59,18 +57,15 @@ def _attend(
     if position_bias is not None:
         attention_mask = _biased(attention_mask, position_bias, is_causal, query, key)
         is_causal = False
-    if softcap is not None:
-        attended = _capped(query, key, value, attention_mask, is_causal, scaling, softcap)
-    else:
-        attended = torch.nn.functional.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=attention_mask,
-            scale=scaling,
-            is_causal=is_causal,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )
+    attended = torch.nn.functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=attention_mask,
+        scale=scaling,
+        is_causal=is_causal,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
     return attended.transpose(1, 2), None
 
 
@@ -83,21 +78,6 @@ def _biased(mask: Any, bias: Any, is_causal: bool, query: Any, key: Any) -> Any:
     if mask.dtype != torch.bool:
         return bias + mask
     return torch.where(mask, bias, torch.finfo(bias.dtype).min)
-
-
-def _capped(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scaling: float | None, cap: float) -> Any:
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1:
-        key, value = (one.repeat_interleave(groups, dim=1) for one in (key, value))
-    scores = torch.matmul(query, key.transpose(2, 3)) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-    scores = torch.tanh(scores / cap) * cap
-    if is_causal:
-        mask = torch.arange(query.shape[2])[:, None] >= torch.arange(key.shape[2])[None, :]
-    if mask is not None and mask.dtype == torch.bool:
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    elif mask is not None:
-        scores = scores + mask
-    return torch.matmul(torch.softmax(scores, dim=-1, dtype=torch.float32).to(value.dtype), value)
 
 
 def _mask(

@@ -71,8 +71,8 @@ def to_onnx(graph: Graph, opset: int) -> ir.Model:
         }
         for one in graph.inputs
     }
-    try:
-        with _silent(), torch.no_grad(), exportable():
+    with exportable(), _silent(), torch.no_grad():
+        try:
             program = torch.onnx.export(
                 _Flat(graph.model, call).eval(),
                 (),
@@ -83,13 +83,13 @@ def to_onnx(graph: Graph, opset: int) -> ir.Model:
                 optimize=True,
                 verbose=False,
             )
-    except Exception as error:  # whatever a model's code raises when its sizes have no values
-        raise errors.NotImplemented(
-            f"{graph.file}: torch {torch.__version__} cannot export {type(graph.model).__name__}: {_reason(error)}"
-        ) from error
+        except Exception as error:  # whatever a model's code raises when its sizes have no values
+            raise errors.NotImplemented(
+                f"{graph.file}: torch {torch.__version__} cannot export {type(graph.model).__name__}: {_reason(error)}"
+            ) from error
     model: ir.Model = program.model
     _name_values(model, graph, outputs)
-    _name_dimensions(model, graph)
+    _name_dimensions(model, graph, _resolved(program))
     _drop_unused_inputs(model)
     _drop_notes(model)
     model.producer_name, model.producer_version = "sardonyx", ""
@@ -113,7 +113,8 @@ def _reason(error: BaseException) -> str:
     """Torch's own words, in one line."""
     found = _REASON.search(str(error))
     text = found.group(1) if found else str(error)
-    return " ".join(text.split())[:1000] or type(error).__name__
+    text = " ".join(re.sub(r"<class '[\w.]+'>:", "", text).split())
+    return text[:1000] or type(error).__name__
 
 
 def _name_values(model: ir.Model, graph: Graph, outputs: list[str]) -> None:
@@ -141,30 +142,58 @@ def _copied(model: ir.Model, value: ir.Value) -> ir.Value:
     return copy
 
 
-def _name_dimensions(model: ir.Model, graph: Graph) -> None:
-    """Give the tracer's sizes (s46) the names of the inputs' dimensions, everywhere."""
+def _name_dimensions(model: ir.Model, graph: Graph, resolved: Mapping[str, str]) -> None:
+    """Give the tracer's sizes (s46) the names of the inputs' dimensions, everywhere.
+
+    `resolved` says what the tracer found a size to be: another, a sum of others, or a number.
+    """
     known: dict[str, str] = {}
-    sums = {tuple(sorted(names(dim))): dim for one in graph.inputs for dim in one.dims if isinstance(dim, str)}
     for value, one in zip(model.graph.inputs, graph.inputs, strict=True):
         assert value.shape is not None
         for size, dim in zip(value.shape, one.dims, strict=True):
             if isinstance(dim, str) and isinstance(size, ir.SymbolicDim) and size.value is not None:
-                found = names(str(size.value))
-                if len(found) == 1:
-                    known.setdefault(found[0], dim.removeprefix("?"))
+                text = _settled(str(size.value), resolved)
+                if _NAME.fullmatch(text):
+                    known.setdefault(text, dim.removeprefix("?"))
+    sums = {tuple(sorted(names(dim))): dim for one in graph.inputs for dim in one.dims if isinstance(dim, str)}
 
     def renamed(size: int | ir.SymbolicDim) -> int | str | None:
         if isinstance(size, int) or size.value is None:
             return size if isinstance(size, int) else None
-        text = str(size.value)
-        if text in known:
-            return known[text]
-        text = _NAME.sub(lambda match: _bracketed(known.get(match[0], match[0])), text)
-        return sums.get(tuple(sorted(names(text))), text) if re.fullmatch(r"[A-Za-z_ +]+", text) else text
+        text = _NAME.sub(lambda match: known.get(match[0], match[0]), _settled(str(size.value), resolved))
+        if text.isdigit():
+            return int(text)
+        if re.fullmatch(r"[A-Za-z_ +]+", text):
+            return sums.get(tuple(sorted(names(text))), text)
+        return text if names(text) else None
 
     for value in _values(model):
         if value.shape is not None:
             value.shape = ir.Shape([renamed(size) for size in value.shape])
+
+
+def _settled(text: str, resolved: Mapping[str, str]) -> str:
+    """An expression of sizes in terms of those that stand for themselves."""
+    for _ in range(len(resolved)):
+        settled = _NAME.sub(lambda match: _bracketed(resolved.get(match[0], match[0])), text)
+        if settled == text:
+            break
+        text = settled
+    return text.removeprefix("(").removesuffix(")") if re.fullmatch(r"\([^()]*\)", text) else text
+
+
+def _resolved(program: Any) -> dict[str, str]:
+    """What the tracer found its sizes to be, where they do not stand for themselves."""
+    exported = program.exported_program
+    found = {
+        str(symbol): str(span.lower) for symbol, span in exported.range_constraints.items() if span.lower == span.upper
+    }
+    for node in exported.graph.nodes:
+        for size in getattr(node.meta.get("val"), "shape", ()):
+            if isinstance(size, torch.SymInt):
+                equal = size.node.shape_env.replacements
+                return {**{str(symbol): str(expression) for symbol, expression in equal.items()}, **found}
+    return found
 
 
 def _bracketed(dim: str) -> str:

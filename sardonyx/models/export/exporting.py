@@ -14,7 +14,7 @@ from sardonyx.models.requirements import require
 
 # Attention is one operator from this one on.
 DEFAULT_OPSET = 23
-_OPSETS = range(18, 25)
+_OPSETS = range(18, 24)
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,15 @@ def export_model(
     prompts and tokens. Beside them lie config.json, generation_config.json and the files of the tokenizer or processor.
     Batch and lengths are free.
 
-    `task` is one of Optimum's names; that of the config's class if None. `dtype` is float32, float16 or bfloat16; that
-    of the weights if None. `hub` holds arguments of `from_pretrained`: `revision`, `cache_dir`, `token`,
-    `local_files_only`, `trust_remote_code`, `subfolder`. Every file is run on sizes that were not traced, and compared
-    with PyTorch, unless `check` is false; `tolerance` is the largest difference, as a part of an output's largest
-    number.
+    `task` is one of Optimum's names; that of the config's class if None. `dtype` is float32, float16 or bfloat16; if
+    None, float32 for a folder or an id, and what a model in memory has. `hub` holds arguments of `from_pretrained`:
+    `revision`, `cache_dir`, `token`, `local_files_only`, `trust_remote_code`, `subfolder`. Every file is run on sizes
+    that were not traced, and compared with PyTorch, unless `check` is false; `tolerance` is the largest difference, as
+    a part of an output's largest number.
 
     Raises `errors.NoSuchFile` and `errors.InvalidArgument` for what is no model, `errors.NotImplemented` with torch's
-    reason for a model that cannot be exported, and `errors.Fail` with the numbers where a file differs from PyTorch.
+    reason for a model that cannot be exported, and `errors.Fail` with the numbers where a file differs from PyTorch;
+    then no ONNX file is left.
     """
     opset = DEFAULT_OPSET if opset is None else opset
     if opset not in _OPSETS:
@@ -86,12 +87,16 @@ def export_model(
             made[graph.file] = dynamo.to_onnx(graph, opset)
         tell("writing")
         files = weights.write(made, folder)
-        files += loading.save_beside(model, loaded, folder)
         differences = {}
-        if check:
-            for graph in graphs:
+        try:
+            for graph in graphs if check else ():
                 tell(f"comparing {graph.file} with PyTorch")
                 differences[graph.file] = checking.check(folder / graph.file, graph, tolerance)
+        except errors.Fail:
+            for path in files:
+                path.unlink()
+            raise
+        files += loading.save_beside(model, loaded, folder, hub)
     return Exported(
         folder,
         task,

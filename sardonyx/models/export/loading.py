@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +38,7 @@ _COPIED = (
 
 
 def load(source: Any, task: str | None, dtype: str | None, hub: dict[str, Any]) -> tuple[Any, str]:
-    """A model in evaluation mode and its task, from a model, a folder or an id; `hub` goes to `from_pretrained`."""
+    """A model and its task, from a model, a folder or an id; `hub` goes to `from_pretrained`."""
     require("torch", "The export of a model")
     transformers = require("transformers", "The export of a model")
     if dtype is not None and dtype not in DTYPES:
@@ -46,18 +47,16 @@ def load(source: Any, task: str | None, dtype: str | None, hub: dict[str, Any]) 
         return _given(source, task, dtype)
     name = os.fspath(source)
     if os.path.isdir(name):
-        _look_for_weights(Path(name))
+        _look_for_weights(Path(name) / hub.get("subfolder", ""))
     config = _config(transformers, name, hub)
     task = tasks.of_config(config) if task is None else tasks.normal(task)
     auto = tasks.auto_class(task, config)
     with _quiet():
         try:
-            model = auto.from_pretrained(name, config=config, dtype=dtype or "auto", **hub)
-        except (OSError, ValueError) as error:
+            model = auto.from_pretrained(name, config=config, dtype=dtype or DTYPES[0], **hub)
+        except Exception as error:  # a half-downloaded file is an error of safetensors, others are of pickle
             raise errors.Fail(f"transformers cannot load the weights of {name}: {_line(error)}") from error
-    if dtype is None and str(model.dtype) not in {f"torch.{known}" for known in DTYPES}:
-        model = model.float()
-    return model.eval(), task
+    return model, task
 
 
 def _given(model: Any, task: str | None, dtype: str | None) -> tuple[Any, str]:
@@ -69,9 +68,9 @@ def _given(model: Any, task: str | None, dtype: str | None) -> tuple[Any, str]:
         )
     if task is None:
         task = tasks.of_class(type(model).__name__, model.config) or tasks.of_config(model.config)
-    if dtype is not None:
-        model = model.to(getattr(torch, dtype))
-    return model.eval(), tasks.normal(task)
+    if dtype is not None and model.dtype != getattr(torch, dtype):
+        model = copy.deepcopy(model).to(getattr(torch, dtype))
+    return model, tasks.normal(task)
 
 
 def _config(transformers: Any, name: str, hub: dict[str, Any]) -> Any:
@@ -95,7 +94,7 @@ def _look_for_weights(folder: Path) -> None:
         )
 
 
-def save_beside(source: Any, model: Any, folder: Path) -> list[Path]:
+def save_beside(source: Any, model: Any, folder: Path, hub: dict[str, Any]) -> list[Path]:
     """Write config.json, generation_config.json and what the source has for its inputs into the folder."""
     written = []
     with _quiet():
@@ -105,19 +104,31 @@ def save_beside(source: Any, model: Any, folder: Path) -> list[Path]:
         if generation is not None and model.can_generate():
             generation.save_pretrained(folder)
             written.append(folder / "generation_config.json")
-    if isinstance(source, str | os.PathLike) and os.path.isdir(source):
-        for pattern in _COPIED:
-            for path in sorted(Path(source).glob(pattern)):
-                target = folder / path.relative_to(source)
-                if (
-                    path.is_file()
-                    and not path.name.endswith(".onnx")
-                    and not (target.exists() and target.samefile(path))
-                ):
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    target.write_bytes(path.read_bytes())
-                    written.append(target)
+    if isinstance(source, str | os.PathLike):
+        beside = _folder(os.fspath(source), hub)
+        for path in _files_of_inputs(beside):
+            target = folder / path.relative_to(beside)
+            if not (target.exists() and target.samefile(path)):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(path.read_bytes())
+                written.append(target)
     return written
+
+
+def _folder(name: str, hub: dict[str, Any]) -> Path:
+    """A folder with the files of a model's inputs: the one of that name, or that of an id in the hub's cache."""
+    subfolder: str = hub.get("subfolder", "")
+    if os.path.isdir(name):
+        return Path(name) / subfolder
+    hub_package = require("huggingface_hub", "The export of a model by its id")
+    taken = {key: hub[key] for key in ("revision", "cache_dir", "token", "local_files_only") if key in hub}
+    patterns = [f"{subfolder}/{pattern}" if subfolder else pattern for pattern in _COPIED]
+    return Path(hub_package.snapshot_download(name, allow_patterns=patterns, **taken)) / subfolder
+
+
+def _files_of_inputs(folder: Path) -> list[Path]:
+    found = {path for pattern in _COPIED for path in folder.glob(pattern) if path.is_file()}
+    return sorted(path for path in found if path.suffix != ".onnx")
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ def export_files(files: ModelFiles, destination: Path, task: str, *, trust_remot
     itself raises.
     """
     source = files.weights_folder()
-    from sardonyx.models.export import export_model  # type: ignore[import-not-found, unused-ignore]
+    from sardonyx.models.export import export_model
 
     export_model(source, destination, task, trust_remote_code=trust_remote_code)
     for path, name in companions(files):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -13,8 +12,8 @@ from typing import Any
 from sardonyx import errors
 from sardonyx.graph.load import external_locations
 from sardonyx.models.folders import layout
+from sardonyx.models.folders.json_files import read_json
 from sardonyx.models.folders.wholeness import check_whole, unfinished_note
-from sardonyx.runtime.files.opening import read_file
 
 CONFIG = "config.json"
 GENAI_CONFIG = "genai_config.json"
@@ -141,11 +140,7 @@ class ModelFiles:
     def read_json(self, name: str) -> dict[str, Any]:
         """The contents of a JSON file; `errors.Fail` where it is none."""
         path = self._fetch([name]) / name
-        check_whole(path)
-        try:
-            found = json.loads(bytes(read_file(path)))
-        except ValueError as error:
-            raise errors.Fail(f"{path} cannot be read as JSON: {error}") from None
+        found = read_json(path)
         if not isinstance(found, dict):
             raise errors.Fail(f"{path} holds no JSON object, but {type(found).__name__}")
         return found
@@ -171,9 +166,10 @@ class ModelFiles:
         if _MODULES not in self.names:
             return []
         path = self._fetch([_MODULES]) / _MODULES
+        modules = read_json(path)
         try:
-            return [str(module["path"]) for module in json.loads(bytes(read_file(path)))]
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            return [str(module["path"]) for module in modules]
+        except (TypeError, KeyError) as error:
             raise errors.Fail(f"{path} is no list of modules of sentence-transformers: {error!r}") from None
 
     def _missing(self, role: str) -> str:
@@ -221,9 +217,12 @@ def _beside(path: Path) -> list[str]:
 
 
 def _names_in(folder: Path) -> Iterator[str]:
-    """The files of a folder to some depth, hidden ones left out; not more than a model can have."""
+    """The files of a folder to some depth, hidden ones left out; not more than a model can have.
+
+    Links to folders are followed: circles of them end at that depth.
+    """
     count = 0
-    for place, folders, files in os.walk(folder):
+    for place, folders, files in os.walk(folder, followlinks=True):
         relative = Path(place).relative_to(folder)
         folders[:] = sorted(one for one in folders if not one.startswith(".") and one != "__pycache__")
         if len(relative.parts) >= _DEEPEST:

@@ -73,7 +73,7 @@ def _check_safetensors(path: Path, file: BufferedReader, beginning: bytes) -> No
         header = json.loads(file.read(length))
         ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
         needed = 8 + length + max(ends, default=0)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise errors.Fail(f"{path} is no safetensors file: its header cannot be read ({error})") from None
     if needed > size:
         raise errors.Fail(f"{cut} says {needed}. Get the file again")

@@ -32,16 +32,16 @@ class ORTModelForAudioClassification(_OfSounds):
     task = "audio-classification"
     auto_model_class = AutoClass("AutoModelForAudioClassification")
     output_class = "SequenceClassifierOutput"
-    output_names = ("logits",)
+    result_names = ("logits",)
 
 
 class ORTModelForCTC(_OfSounds):
     """Scores of letters for each step of time: `logits` of shape (batch, steps, letters)."""
 
-    task = "ctc"
+    task = "automatic-speech-recognition"
     auto_model_class = AutoClass("AutoModelForCTC")
     output_class = "CausalLMOutput"
-    output_names = ("logits",)
+    result_names = ("logits",)
 
 
 class ORTModelForAudioFrameClassification(_OfSounds):
@@ -50,7 +50,7 @@ class ORTModelForAudioFrameClassification(_OfSounds):
     task = "audio-frame-classification"
     auto_model_class = AutoClass("AutoModelForAudioFrameClassification")
     output_class = "TokenClassifierOutput"
-    output_names = ("logits",)
+    result_names = ("logits",)
 
 
 class ORTModelForAudioXVector(_OfSounds):
@@ -59,4 +59,4 @@ class ORTModelForAudioXVector(_OfSounds):
     task = "audio-xvector"
     auto_model_class = AutoClass("AutoModelForAudioXVector")
     output_class = "XVectorOutput"
-    output_names = ("logits", "embeddings")
+    result_names = ("logits", "embeddings")

@@ -26,7 +26,7 @@ class ORTModelForImageClassification(_OfImages):
     task = "image-classification"
     auto_model_class = AutoClass("AutoModelForImageClassification")
     output_class = "ImageClassifierOutput"
-    output_names = ("logits",)
+    result_names = ("logits",)
 
 
 class ORTModelForSemanticSegmentation(_OfImages):
@@ -42,7 +42,7 @@ class ORTModelForObjectDetection(_OfImages):
 
     task = "object-detection"
     auto_model_class = AutoClass("AutoModelForObjectDetection")
-    output_names = ("logits", "pred_boxes")
+    result_names = ("logits", "pred_boxes")
 
 
 class ORTModelForImageToImage(_OfImages):
@@ -51,7 +51,7 @@ class ORTModelForImageToImage(_OfImages):
     task = "image-to-image"
     auto_model_class = AutoClass("AutoModelForImageToImage")
     output_class = "ImageSuperResolutionOutput"
-    output_names = ("reconstruction",)
+    result_names = ("reconstruction",)
 
 
 class ORTModelForZeroShotImageClassification(OnePass):
@@ -59,7 +59,7 @@ class ORTModelForZeroShotImageClassification(OnePass):
 
     task = "zero-shot-image-classification"
     auto_model_class = AutoClass("AutoModelForZeroShotImageClassification")
-    output_names = ("logits_per_image", "logits_per_text", "text_embeds", "image_embeds")
+    result_names = ("logits_per_image", "logits_per_text", "text_embeds", "image_embeds")
 
     def forward(
         self,

@@ -13,7 +13,12 @@ from sardonyx.models.base import LOG, ORTModel
 from sardonyx.models.outputs import model_output
 
 # Results that say of what task they are.
-_OF_TASKS = frozenset({"logits", "last_hidden_state", "start_logits", "end_logits", "pred_boxes", "reconstruction"})
+_OF_TASKS = frozenset(
+    {
+        *("logits", "start_logits", "end_logits", "pred_boxes", "reconstruction"),
+        *("last_hidden_state", "pooler_output", "sentence_embedding", "embeddings", "text_embeds", "image_embeds"),
+    }
+)
 # Inputs of which a model has one, whose name the pipelines ask for.
 _MAIN_INPUTS = ("input_ids", "pixel_values", "input_values", "input_features")
 
@@ -21,10 +26,10 @@ _MAIN_INPUTS = ("input_ids", "pixel_values", "input_values", "input_features")
 class OnePass(ORTModel):
     """A model whose results are those of one run.
 
-    `output_names` are the results that the task needs, `output_class` the class of transformers that they come in.
+    `result_names` are the results that the task needs, `output_class` the class of transformers that they come in.
     """
 
-    output_names: ClassVar[tuple[str, ...]] = ()
+    result_names: ClassVar[tuple[str, ...]] = ()
     output_class: ClassVar[str] = ""
     # Other names that exporters give the first result.
     other_names: ClassVar[tuple[str, ...]] = ()
@@ -62,20 +67,20 @@ class OnePass(ORTModel):
 
         `errors.InvalidArgument` where the model does not have them.
         """
-        first = next(iter(self.output_names), None)
+        first = next(iter(self.result_names), None)
         if first is not None and first not in results:
             alike = [name for name in results if name in self.other_names]
-            if not alike and len(results) == len(self.output_names) == 1:
+            if not alike and len(results) == len(self.result_names) == 1:
                 alike = [name for name in results if name not in _OF_TASKS]  # such as "output"
             results = {first if name in alike[:1] else name: value for name, value in results.items()}
-        missing = [name for name in self.output_names if name not in results]
+        missing = [name for name in self.result_names if name not in results]
         if missing:
             raise errors.InvalidArgument(
                 f"The model has the outputs {', '.join(results)}, and {type(self).__name__} gives "
-                f"{', '.join(self.output_names)}: it was exported for another task. Use the class of that task, or "
+                f"{', '.join(self.result_names)}: it was exported for another task. Use the class of that task, or "
                 "ORTModelForCustomTasks, which gives the outputs as they are"
             )
-        return {name: results[name] for name in dict.fromkeys((*self.output_names, *results))}
+        return {name: results[name] for name in dict.fromkeys((*self.result_names, *results))}
 
 
 def _arrayed(value: Any, name: str) -> Array | None:

@@ -34,7 +34,7 @@ class ORTModelForSequenceClassification(_OfTexts):
     task = "text-classification"
     auto_model_class = AutoClass("AutoModelForSequenceClassification")
     output_class = "SequenceClassifierOutput"
-    output_names = ("logits",)
+    result_names = ("logits",)
 
 
 class ORTModelForTokenClassification(_OfTexts):
@@ -43,7 +43,7 @@ class ORTModelForTokenClassification(_OfTexts):
     task = "token-classification"
     auto_model_class = AutoClass("AutoModelForTokenClassification")
     output_class = "TokenClassifierOutput"
-    output_names = ("logits",)
+    result_names = ("logits",)
 
 
 class ORTModelForQuestionAnswering(_OfTexts):
@@ -52,7 +52,7 @@ class ORTModelForQuestionAnswering(_OfTexts):
     task = "question-answering"
     auto_model_class = AutoClass("AutoModelForQuestionAnswering")
     output_class = "QuestionAnsweringModelOutput"
-    output_names = ("start_logits", "end_logits")
+    result_names = ("start_logits", "end_logits")
 
 
 class ORTModelForMaskedLM(_OfTexts):
@@ -61,7 +61,7 @@ class ORTModelForMaskedLM(_OfTexts):
     task = "fill-mask"
     auto_model_class = AutoClass("AutoModelForMaskedLM")
     output_class = "MaskedLMOutput"
-    output_names = ("logits",)
+    result_names = ("logits",)
 
 
 class ORTModelForMultipleChoice(_OfTexts):
@@ -70,7 +70,7 @@ class ORTModelForMultipleChoice(_OfTexts):
     task = "multiple-choice"
     auto_model_class = AutoClass("AutoModelForMultipleChoice")
     output_class = "MultipleChoiceModelOutput"
-    output_names = ("logits",)
+    result_names = ("logits",)
 
 
 class ORTModelForFeatureExtraction(OnePass):
@@ -78,7 +78,7 @@ class ORTModelForFeatureExtraction(OnePass):
 
     task = "feature-extraction"
     output_class = "BaseModelOutputWithPooling"
-    output_names = ("last_hidden_state",)
+    result_names = ("last_hidden_state",)
     other_names = ("token_embeddings", "hidden_states", "encoder_last_hidden_state")
 
     def forward(

@@ -151,6 +151,22 @@ def test_what_is_no_json(tmp_path: Path) -> None:
         files.read_json("config.json")
     with pytest.raises(errors.Fail, match="holds no JSON object, but list"):
         files.read_json("list.json")
+    (tmp_path / "config.json").write_bytes(b"[" * 200_000)
+    with pytest.raises(errors.Fail, match=r"config\.json cannot be read as JSON"):
+        files.read_json("config.json")
+    with open(tmp_path / "config.json", "wb") as file:
+        file.write(b"[ ")
+        file.truncate(65 << 20)
+    with pytest.raises(errors.Fail, match="too large for a config"):
+        files.read_json("config.json")
+
+
+def test_links_to_folders(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", {"config.json": {}})
+    write(tmp_path / "elsewhere", {"model.onnx": None})
+    os.symlink(tmp_path / "elsewhere", folder / "onnx")
+    os.symlink(folder, folder / "circle")
+    assert ModelFiles.of_folder(folder).require("model") == "onnx/model.onnx"
 
 
 def test_names_of_models(tmp_path: Path) -> None:

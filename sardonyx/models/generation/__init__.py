@@ -1,0 +1,1 @@
+"""Generation of tokens: decoders with caches, the loop over their steps, sampling, beams, stopping."""

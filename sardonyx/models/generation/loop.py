@@ -1,0 +1,227 @@
+"""The loop from a prompt to tokens: reading, choosing, stopping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from sardonyx import errors
+from sardonyx.models.arrays import as_numpy
+from sardonyx.models.generation import torch_hooks
+from sardonyx.models.generation.beams import Beams
+from sardonyx.models.generation.cache import Cache
+from sardonyx.models.generation.processors import Processor, processors_of
+from sardonyx.models.generation.sampling import Sampler, generator
+from sardonyx.models.generation.settings import Settings
+from sardonyx.models.generation.stopping import Stops, require_tokenizer
+
+Array = np.ndarray[Any, Any]
+
+
+class Steps(Protocol):
+    """What the loop asks of a model: `Decoder`, or the decoder of an encoder-decoder."""
+
+    @property
+    def vocabulary(self) -> int | None: ...
+
+    @property
+    def positions(self) -> int | None: ...
+
+    def cache(self, rows: int, capacity: int | None = None, *, spread: int = 1) -> Cache: ...
+
+    def read(
+        self, ids: Any, cache: Cache, attention_mask: Array | None = None, others: Mapping[str, Any] | None = None
+    ) -> Array: ...
+
+    def step(
+        self,
+        ids: Any,
+        cache: Cache,
+        attention_mask: Array | None = None,
+        position_ids: Array | None = None,
+        others: Mapping[str, Any] | None = None,
+    ) -> Array: ...
+
+
+class Streamer(Protocol):
+    """What transformers' streamers are: `put` gets the prompt, then the tokens of each step, then comes `end`."""
+
+    def put(self, value: Any) -> None: ...
+
+    def end(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What came out: `sequences` (rows, tokens), int64, the prompt included, with padding behind what ended early.
+
+    `sequences_scores` (rows), float32, are the scores of beams, else None. `cache` holds all tokens but those that were
+    chosen last, for a prompt that begins with the same ones; beams have none that could go on.
+    """
+
+    sequences: Array
+    sequences_scores: Array | None
+    cache: Cache | None
+
+
+def generate(
+    model: Steps,
+    ids: Any,
+    settings: Settings,
+    *,
+    attention_mask: Any = None,
+    processors: Iterable[Callable[..., Any]] | None = None,
+    stopping: Iterable[Callable[..., Any]] | None = None,
+    streamer: Streamer | None = None,
+    cache: Cache | None = None,
+    tokenizer: Any = None,
+    seed: int | None = None,
+    others: Mapping[str, Any] | None = None,
+) -> Generated:
+    """Tokens behind a prompt (rows, tokens), or (tokens), by greedy search, sampling or beams, as `settings` say.
+
+    `attention_mask` is 0 where the prompt is padding, at the beginning of shorter rows; None means that there is none,
+    but for tokens that are `pad_token_id` and end no row. `processors` and `stopping` are transformers' logits
+    processors and stopping criteria, applied behind those of the settings. `cache` is what an earlier call gave: what
+    it holds of the beginning of the prompt is not read again. `tokenizer` is needed for stop strings. `seed` fixes what
+    is drawn. `others` are further inputs of the model.
+
+    An exception of a streamer, Ctrl-C among them, ends the loop between two tokens: model and cache stay usable.
+
+    Raises `errors.InvalidArgument` for a prompt without tokens or outside of the vocabulary, for more tokens than the
+    model has positions, for a tokenizer with more tokens than the model, and for arguments that do not go together;
+    `errors.NotImplemented` for settings that are not ours (`Settings.unsupported`).
+    """
+    settings.require_supported()
+    require_tokenizer(tokenizer, model.vocabulary)
+    prompt = _prompt(ids)
+    mask = _mask(attention_mask, prompt, settings)
+    most, least = settings.lengths(prompt.shape[1], model.positions)
+    each = settings.num_beams if settings.num_beams > 1 else settings.num_return_sequences
+    if each > 1 and (streamer is not None or cache is not None):
+        raise errors.InvalidArgument("A streamer and a cache of an earlier call go with one sequence for each prompt")
+    padding = None if mask is None else np.repeat((mask == 0).cumprod(axis=1).sum(axis=1), each)
+    changes = processors_of(settings, prompt.shape[1], most, least, model.vocabulary, padding)
+    given = torch_hooks.processor_of(processors)
+    if given is not None:
+        changes.append(given)
+    stops = Stops(settings, tokenizer, torch_hooks.criterion_of(stopping))
+    cache = _begun(model, cache, prompt, mask, most, each)
+    known = cache.length
+    logits = model.read(prompt[:, known:], cache, mask, others)
+    if each > 1:
+        cache.fan_out(each)
+        logits = np.repeat(logits, each, axis=0)
+    run = _Run(model, cache, settings, changes, stops, others)
+    chance = generator(seed) if settings.do_sample else None
+    if settings.num_beams > 1:
+        keep = max(2, 1 + len(settings.eos_token_id))
+        return run.beams(prompt, logits, most, None if chance is None else Sampler(settings, chance, keep))
+    prompt = np.repeat(prompt, each, axis=0)
+    sampler = None if chance is None else Sampler(settings, chance)
+    return run.one_by_one(prompt, logits, most, sampler, streamer)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What stays from token to token."""
+
+    model: Steps
+    cache: Cache
+    settings: Settings
+    changes: list[Processor]
+    stops: Stops
+    others: Mapping[str, Any] | None
+
+    def one_by_one(
+        self, prompt: Array, logits: Array, most: int, sampler: Sampler | None, streamer: Streamer | None
+    ) -> Generated:
+        """Greedy search, or sampling: each row goes its own way."""
+        rows, length = prompt.shape
+        tokens = np.full((rows, most), self.settings.padding, np.int64)
+        tokens[:, :length] = prompt
+        going = np.ones(rows, bool)
+        pads = self.stops.has_ends
+        step, cache, others, changes = self.model.step, self.cache, self.others, self.changes
+        if streamer is not None:
+            streamer.put(prompt)
+        while True:
+            for change in changes:
+                change(tokens[:, :length], logits)
+            chosen = logits.argmax(axis=1) if sampler is None else sampler.draw(logits)
+            if pads and not going.all():
+                chosen[~going] = self.settings.padding
+            tokens[:, length] = chosen
+            length += 1
+            if streamer is not None:
+                streamer.put(chosen)
+            going &= ~self.stops.ended(tokens[:, :length])
+            if length == most or not going.any():
+                break
+            logits = step(tokens[:, length - 1 : length], cache, None, None, others)
+        if streamer is not None:
+            streamer.end()
+        return Generated(tokens[:, :length], None, cache)
+
+    def beams(self, prompt: Array, logits: Array, most: int, sampler: Sampler | None) -> Generated:
+        """Beam search, or beams that are drawn."""
+        beams = Beams(self.settings, prompt, most, sampler)
+        while True:
+            chosen = beams.step(logits, self.changes, self.stops)
+            if chosen is None:
+                break
+            rows, tokens = chosen
+            self.cache.reorder(rows)
+            logits = self.model.step(tokens, self.cache, None, None, self.others)
+        sequences, scores = beams.result()
+        return Generated(sequences, scores, None)
+
+
+def _prompt(ids: Any) -> Array:
+    prompt = as_numpy(ids, "The prompt")
+    if prompt.ndim == 1:
+        prompt = prompt[None]
+    if prompt.ndim != 2 or not prompt.size:
+        raise errors.InvalidArgument(
+            f"The prompt has shape {list(prompt.shape)}, which is no token at all; it must be (rows, tokens), with one "
+            "or more of each"
+            if not prompt.size
+            else f"The prompt has shape {list(prompt.shape)}; it must be (rows, tokens)"
+        )
+    if prompt.dtype.kind not in "iu":
+        raise errors.InvalidArgument(f"The tokens of a prompt must be whole numbers, not {prompt.dtype}")
+    return prompt.astype(np.int64, copy=False)
+
+
+def _mask(given: Any, prompt: Array, settings: Settings) -> Array | None:
+    """The mask of a prompt; None where it hides nothing."""
+    if given is None:
+        pad = settings.pad_token_id
+        if pad is None or pad in settings.eos_token_id:
+            return None
+        mask: Array = (prompt != pad).astype(np.int64)
+    else:
+        mask = as_numpy(given, "attention_mask")
+        mask = mask[None] if mask.ndim == 1 else mask
+        if mask.shape != prompt.shape:
+            raise errors.InvalidArgument(
+                f"attention_mask has shape {list(mask.shape)}, the prompt {list(prompt.shape)}: they must be equal"
+            )
+        mask = (mask != 0).astype(np.int64)
+    return None if mask.all() else mask
+
+
+def _begun(model: Steps, cache: Cache | None, prompt: Array, mask: Array | None, most: int, each: int) -> Cache:
+    """A cache with room for all, which holds what it knows of the prompt, but for its last token."""
+    rows, length = prompt.shape
+    if cache is None:
+        return model.cache(rows, most - 1, spread=each)
+    if cache.rows != rows:
+        raise errors.InvalidArgument(f"The cache is of {cache.rows} rows, the prompt has {rows}")
+    known = min(cache.matching(prompt, mask), length - 1)
+    cache.crop(known if known == cache.length or cache.can_crop else 0)
+    cache.reserve(most - 1)
+    return cache
