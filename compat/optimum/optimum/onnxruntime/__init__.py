@@ -1,7 +1,7 @@
 """The classes of Optimum for ONNX models, with Sardonyx behind them, for packages that ask for `optimum.onnxruntime`.
 
-Optimum's own package refuses transformers 5. What is here are the names of `sardonyx.models`, nothing else: its exporter,
-optimizer and quantizer are not.
+Optimum's own package refuses transformers 5. What is here are the names of `sardonyx.models`, nothing else: Optimum's
+exporter, optimizer and quantizer are not.
 """
 
 from typing import Any
