@@ -263,8 +263,6 @@ class ORTModel(PreTrainedModel):
         `push_to_hub` puts the folder on the hub as well: `kwargs` are those of the method of that name.
         `errors.InvalidArgument` where a file has the place of the folder, and where two files have one name.
         """
-        from sardonyx.models.folders.saving import save_part
-
         folder = Path(save_directory)
         if folder.exists() and not folder.is_dir():
             raise errors.InvalidArgument(f"A model is saved into a folder, and {folder} is a file")
@@ -275,10 +273,16 @@ class ORTModel(PreTrainedModel):
         for saved in (self.config, getattr(self, "generation_config", None), *self.preprocessors):
             if saved is not None:
                 saved.save_pretrained(folder)
-        for path in dict.fromkeys(part.path for part in self.parts.values()):
-            save_part(path, folder)
+        self._save_pretrained(folder)
         if push_to_hub:
             self.push_to_hub(folder, **kwargs)
+
+    def _save_pretrained(self, save_directory: str | os.PathLike[str]) -> None:
+        """Write the ONNX files alone: what sentence-transformers replaces, to have them in a folder of their own."""
+        from sardonyx.models.folders.saving import save_part
+
+        for path in dict.fromkeys(part.path for part in self.parts.values()):
+            save_part(path, Path(save_directory))
 
     def push_to_hub(
         self,

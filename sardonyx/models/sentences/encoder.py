@@ -85,7 +85,8 @@ class SentenceEncoder:
             self._layers += [normalised] if normalize else []
         self._layout = layout
         self._size = _size(part, output, len(self._pooling.modes), layout.size)
-        self.prompts = {**layout.prompts, **(prompts or {})}
+        # Those two are always there: `encode_query` and `encode_document` take them, and not the default.
+        self.prompts = {"query": "", "document": "", **layout.prompts, **(prompts or {})}
         self.default_prompt_name = default_prompt_name or layout.default_prompt_name
         if self.default_prompt_name is not None:
             self._prompt(None, self.default_prompt_name)
@@ -114,15 +115,18 @@ class SentenceEncoder:
         return min(self.truncate_dim, self._size)
 
     def encode_query(self, sentences: str | Sequence[str], prompt_name: str | None = None, **options: Any) -> Any:
-        """`encode` for queries: with the prompt "query", if there is one and no other is asked for."""
-        if prompt_name is None and options.get("prompt") is None and "query" in self.prompts:
+        """`encode` for queries: with the prompt "query" where no other is asked for."""
+        if prompt_name is None and options.get("prompt") is None:
             prompt_name = "query"
         return self._encode(sentences, prompt_name, max_length=self._layout.query_length, **options)
 
     def encode_document(self, sentences: str | Sequence[str], prompt_name: str | None = None, **options: Any) -> Any:
-        """`encode` for texts that queries are to find: with the prompt "document", "passage" or "corpus"."""
+        """`encode` for texts that queries are to find: with the prompt "document" where no other is asked for.
+
+        A model whose prompt has another name, such as "passage", is told so by `prompt_name`.
+        """
         if prompt_name is None and options.get("prompt") is None:
-            prompt_name = next((name for name in ("document", "passage", "corpus") if name in self.prompts), None)
+            prompt_name = "document"
         return self._encode(sentences, prompt_name, max_length=self._layout.document_length, **options)
 
     def encode(

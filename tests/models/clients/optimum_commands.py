@@ -9,7 +9,6 @@ import collections
 import contextlib
 import io
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import onnx
 import onnxruntime
 import small_models
 import torch
+from optimum.commands import optimum_cli
 from optimum.onnxruntime import (
     AutoOptimizationConfig,
     AutoQuantizationConfig,
@@ -99,11 +99,12 @@ def commands(folder: Path, source: Path, expected: np.ndarray[Any, Any]) -> dict
 
 
 def run(*arguments: str) -> None:
-    """`optimum-cli` of the interpreter that runs this."""
-    program = "import sys; from optimum.commands.optimum_cli import main; sys.argv[0] = 'optimum-cli'; main()"
-    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"optimum-cli {' '.join(arguments)}: {done.stderr[-3000:]}")
+    """`optimum-cli`, in this process: it takes its arguments from where programs have them."""
+    before, sys.argv = sys.argv, ["optimum-cli", *arguments]
+    try:
+        optimum_cli.main()
+    finally:
+        sys.argv = before
 
 
 def compared(path: Path, expected: np.ndarray[Any, Any]) -> dict[str, Any]:

@@ -165,13 +165,6 @@ ROWS: dict[str, tuple[str, Any, Any, str, Call]] = {
         "sounds",
         lambda pipe: pipe(SOUND),
     ),
-    "automatic-speech-recognition, Whisper": (
-        "automatic-speech-recognition",
-        ORTModelForSpeechSeq2Seq,
-        transformers.AutoModelForSpeechSeq2Seq,
-        "speech",
-        lambda pipe: pipe(SOUND, generate_kwargs=GENERATION),
-    ),
 }
 
 
@@ -222,6 +215,17 @@ def without_pipelines(folder: Path) -> dict[str, float]:
         found["CTC"] = distance(
             ORTModelForCTC.from_pretrained(source, export=True)(**sound).logits.tolist(), expected.tolist()
         )
+        source = small_models.write("speech", folder / "speech")
+        heard = transformers.AutoFeatureExtractor.from_pretrained(source)(
+            SOUND, sampling_rate=16000, return_tensors="pt"
+        )
+        reference = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(source)
+        speech = ORTModelForSpeechSeq2Seq.from_pretrained(source, export=True)
+        for beams in (1, 3):
+            expected, tokens = (
+                one.generate(heard.input_features, num_beams=beams, **GENERATION) for one in (reference, speech)
+            )
+            found[f"Whisper, {beams} beams"] = distance(tokens.tolist(), expected.tolist())
         exported = folder / "ORTModelForFeatureExtraction-features"
         values = words(SENTENCES, padding=True, return_tensors="pt")
         expected = transformers.AutoModel.from_pretrained(folder / "features")(**values).last_hidden_state
