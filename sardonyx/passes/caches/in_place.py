@@ -14,6 +14,7 @@ from sardonyx.passes.base import Context, Settings
 from sardonyx.passes.caches.attending import Attending
 from sardonyx.passes.caches.lengths import CAPACITY, PAST_LENGTH, Lengths, Nodes, Sizes
 from sardonyx.passes.caches.pairs import Cache, DeclinedError, agree, caches_of
+from sardonyx.passes.caches.places import Places
 from sardonyx.passes.caches.walk import Walk
 from sardonyx.passes.cleanup import eliminate_identity, remove_unused
 from sardonyx.passes.constant_folding import fold_constants
@@ -55,9 +56,9 @@ def keep_in_place(model: ir.Model, inference: Inference, past: str, settings: Se
     nodes = Nodes(graph, model.opset_imports, inference)
     lengths = Lengths(graph, nodes, caches, sizes)
     walk = Walk(graph, inference, sizes, nodes, lengths, pasts)
-    attending = Attending(walk)
+    attending, places = Attending(walk), Places(walk)
     for node in written:
-        if node.graph is graph and walk.touches(node) and not attending.node(node):
+        if node.graph is graph and walk.touches(node) and not (attending.node(node) or places.node(node)):
             walk.node(node)
     _check(graph, walk, pasts)
     _declare(graph, walk, pasts)

@@ -65,7 +65,7 @@ class Walk:
         self._sizes: set[ir.Value] = set()
         self._read: dict[tuple[ir.Value, Reading], ir.Value] = {}
         self.written: dict[ir.Value, ir.Value] = {}  # by each past, the cache with new rows
-        self._flat: dict[ir.Value, ir.Value] = {}  # (rows, positions) as one axis, by what that was made of
+        self.flat: dict[ir.Value, ir.Value] = {}  # (rows, positions) as one axis, by what that was made of
         self._counted: set[ir.Value] = set()  # whose elements are numbers of positions of the capacity, at any place
         for value in graph.inputs:
             if value not in self.pasts and value is not lengths.past:
@@ -253,7 +253,7 @@ class Walk:
             return  # of another axis, which is what it was
         if any(value in self.pasts for value in node.inputs):
             raise DeclinedError(f"{named(node)} reads a cache beside the node that appends to it")
-        if any(value in self._flat for value in node.inputs) and node.op_type != "Gather":
+        if any(value in self.flat for value in node.inputs):
             raise DeclinedError(f"{named(node)} reads the positions of all rows as one axis")
         rule = _RULES.get(node.op_type) if node.domain == "" else None
         if rule is not None:
@@ -307,10 +307,6 @@ class Walk:
 
     def _reshape(self, node: ir.Node) -> None:
         before, after = self.fact(node.inputs[0]).shape, self.fact(node.outputs[0]).shape
-        if self._is_flattened(node):
-            assert node.inputs[0] is not None
-            self._flat[node.outputs[0]] = node.inputs[0]
-            return
         source = self.axes(node.inputs[0])
         self._view(node)
         target = self.axes(node.outputs[0])
@@ -320,65 +316,6 @@ class Walk:
             _same_size(before[:one], after[:other]) for one, other in zip(source, target, strict=True)
         ):
             raise DeclinedError(f"{named(node)} joins the positions with other axes")
-
-    def _is_flattened(self, node: ir.Node) -> bool:
-        """Whether a node makes one axis of (rows, positions), behind which there may be axes of one element."""
-        before, after = self.fact(node.inputs[0]).shape, self.fact(node.outputs[0]).shape
-        if before is None or after is None or len(before) != 2 or self.axes(node.inputs[0]) != (1,):
-            return False
-        return bool(after) and same(after[0], product(before)) and all(dim == 1 for dim in after[1:])
-
-    def _gather_all(self, node: ir.Node) -> None:
-        """Elements of (rows, positions) as one axis, by numbers row * positions + position: a view of what that was."""
-        data, indices = node.inputs
-        assert data is not None
-        source = self._flat[data]
-        shape, result = self.fact(indices).shape, self.fact(node.outputs[0]).shape
-        axis = node.attributes.get("axis")
-        order = self._in_order(indices, self.fact(source).shape or ())
-        if shape is None or result is None or order is None or (axis is not None and axis.as_int() != 0):
-            raise DeclinedError(f"{named(node)} takes elements of all rows by numbers that are not known")
-        self.see_results(node)
-        self._spread(node, source, order, len(result))
-
-    def _in_order(self, indices: ir.Value | None, dims: Dims) -> tuple[int, int] | None:
-        """The axes of rows and positions of the numbers row * positions + position for all of `dims`, in this order."""
-        node = None if indices is None else indices.producer()
-        if node is None or node.op_type != "Add":
-            return None
-        rank = self.fact(indices).rank or 0
-        for first, second in (node.inputs, node.inputs[::-1]):
-            product_ = None if second is None else second.producer()
-            if product_ is None or product_.op_type != "Mul":
-                continue
-            for rows, width in (product_.inputs, product_.inputs[::-1]):
-                source = self._width(width)
-                row, position = self._counting(rows, dims[0], rank), self._counting(first, dims[1], rank)
-                if source is not None and row is not None and position is not None and row < position:
-                    return row, position
-        return None
-
-    def _width(self, value: ir.Value | None) -> ir.Value | None:
-        """A size of one element that is the number of positions, as the walk has left it."""
-        elements = self.fact(value).elements
-        return value if elements is not None and len(elements) == 1 and self.sizes.is_whole(elements[0]) else None
-
-    def _counting(self, value: ir.Value | None, length: Dim, rank: int) -> int | None:
-        """The axis, of `rank` ones, along which a value counts 0, 1, … up to a length; None for any other value."""
-        shape = self.fact(value).shape
-        if shape is None:
-            return None
-        long = [axis - len(shape) + rank for axis, dim in enumerate(shape) if dim != 1]
-        while value is not None and (node := value.producer()) is not None and node.domain == "":
-            if node.op_type == "Range":
-                counted = self.fact(value).shape
-                fits = counted is not None and same(counted[0], length) and len(long) == 1
-                begins = self.fact(node.inputs[0]).integers() == [0] and self.fact(node.inputs[2]).integers() == [1]
-                return long[0] if fits and begins else None
-            if node.op_type not in ("Unsqueeze", "Reshape", "Cast", "Identity"):
-                return None
-            value = node.inputs[0]
-        return None
 
     def _concat(self, node: ir.Node) -> None:
         rank = self.fact(node.outputs[0]).rank
@@ -498,9 +435,6 @@ class Walk:
 
     def _gather(self, node: ir.Node) -> None:
         data, indices = node.inputs
-        if data in self._flat:
-            self._gather_all(node)
-            return
         rank = self.fact(data).rank
         attribute = node.attributes.get("axis")
         if rank is None or rank == 0:
@@ -531,84 +465,11 @@ class Walk:
         made.append(self.nodes.make("Where", [filled, indices, zero]))
         self._put_indices(node, made)
 
-    def _scatter(self, node: ir.Node) -> None:
-        """Updates of every element in its place, as exporters write `mask[...] = `; they are the result."""
-        data, indices, updates = node.inputs
-        shape = self.fact(data).shape
-        apart = None if indices is None else indices.producer()
-        same_shape = shape is not None and _same_dims(shape, self.fact(updates).shape)
-        if shape is None or updates is None or not same_shape or apart is None or apart.op_type != "Concat":
-            raise DeclinedError(f"{named(node)} writes to places that are not known")
-        rank = len(shape)
-        places = [self._coordinate(value, rank) for value in apart.inputs]
-        wanted = [(axis, dim) for axis, dim in enumerate(shape)]
-        last = apart.attributes["axis"].as_int() in (-1, rank)
-        if (
-            not last
-            or len(places) != rank
-            or not all(
-                base is not None and self._is_coordinate(base, axis, dim, rank)
-                for base, (axis, dim) in zip(places, wanted, strict=True)
-            )
-        ):
-            raise DeclinedError(f"{named(node)} writes to places that are not known")
-        self.pass_through(node)
-        self.see_results(node)
-        self.replace(node, [], updates)
-
-    def _gather_places(self, node: ir.Node) -> None:
-        """Every element of (rows, positions) by its place, as exporters write `mask[rows, positions]`: a view."""
-        data, indices = node.inputs
-        assert data is not None
-        before, result = self.fact(data).shape, self.fact(node.outputs[0]).shape
-        apart = None if indices is None else indices.producer()
-        if before is None or result is None or len(before) != 2 or apart is None or apart.op_type != "Concat":
-            raise DeclinedError(f"{named(node)} takes elements from places that are not known")
-        rank = len(result)
-        bases = [self._coordinate(value, rank) for value in apart.inputs]
-        last = apart.attributes["axis"].as_int() in (-1, rank)
-        order = [self._counting(base, dim, rank) for base, dim in zip(bases, before, strict=False)]
-        batches = node.attributes.get("batch_dims")
-        is_all = last and len(bases) == 2 and (batches is None or batches.as_int() == 0)
-        if not is_all or order[0] is None or order[1] is None or order[0] >= order[1]:
-            raise DeclinedError(f"{named(node)} takes elements from places that are not known")
-        self.see_results(node)
-        self._spread(node, data, (order[0], order[1]), rank)
-
-    def _spread(self, node: ir.Node, source: ir.Value, order: tuple[int, int], rank: int) -> None:
-        """Put a view of (rows, positions) in the place of a node, with these at two of `rank` axes."""
-        axes = [place for place in range(rank) if place not in order]
-        if self.nodes.has_axes_input:
-            view = self.nodes.make("Unsqueeze", [source, self.nodes.constant(axes)])
-        else:
-            view = self.nodes.make("Unsqueeze", [source], {"axes": axes})
-        self.replace(node, [view], view.outputs[0])
-
     def _triangle(self, node: ir.Node) -> None:
         """A triangle that is counted from the first position."""
         if len(node.inputs) > 1 and self.is_size(node.inputs[1]):
             raise DeclinedError(f"the diagonal of {named(node)} is the length of the past")
         self.see_results(node)
-
-    def _coordinate(self, value: ir.Value | None, rank: int) -> ir.Value | None:
-        """What was expanded to one coordinate of each place, behind which an axis was added."""
-        outer = None if value is None else value.producer()
-        if outer is None or outer.op_type != "Unsqueeze" or self.fact(value).rank != rank + 1:
-            return None
-        shape = self.fact(value).shape
-        inner = outer.inputs[0]
-        before = self.fact(inner).shape
-        if shape is None or before is None or not _same_dims(shape[:-1], before) or inner is None:
-            return None
-        expand = inner.producer()
-        return expand.inputs[0] if expand is not None and expand.op_type == "Expand" else None
-
-    def _is_coordinate(self, base: ir.Value, axis: int, dim: Dim, rank: int) -> bool:
-        """Whether a value that broadcasts to all places is the number of each along an axis."""
-        if dim == 1:
-            constant = self.fact(base).constant
-            return constant is not None and not constant.any()
-        return self._counting(base, dim, rank) == axis
 
     def _is_near(self, indices: ir.Value | None) -> bool:
         """Whether indices surely count from the front."""
@@ -659,10 +520,8 @@ _RULES: dict[str, Callable[[Walk, ir.Node], None]] = {
     "Expand": Walk._view,
     "Flatten": Walk._reshape,
     "Gather": Walk._gather,
-    "GatherND": Walk._gather_places,
     "Identity": Walk._elementwise,
     "Range": Walk._range,
-    "ScatterND": Walk._scatter,
     "Reshape": Walk._reshape,
     "Slice": Walk._slice,
     "Squeeze": Walk._view,
@@ -676,7 +535,8 @@ def _is_far(end: Dim) -> bool:
     return isinstance(end, int) and end >= _FAR - 1
 
 
-def _same_dims(one: Dims, other: Dims | None) -> bool:
+def same_dims(one: Dims, other: Dims | None) -> bool:
+    """Whether two shapes are certainly equal."""
     return other is not None and len(one) == len(other) and all(map(same, one, other))
 
 

@@ -18,7 +18,6 @@ from sardonyx.passes.rules.attention_match import GROUPED_NAME, HEADS_NAME, Mask
 from sardonyx.passes.rules.attention_scores import guard_of, is_over_last_axis, scores_of, weighted_product
 from sardonyx.passes.rules.facts import in_main_graph, may_be_same, permutation, producer, shape_of, unsqueezed_axes
 
-
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 
 

@@ -132,7 +132,11 @@ def weights(form: str) -> dict[str, Array]:
             found[f"w{name}_{i}"] = draw.standard_normal((WIDTH, columns)).astype(dtype) / 4
         found[f"wo_{i}"] = draw.standard_normal((heads * SIZE, WIDTH)).astype(dtype) / 4
     found["head"] = draw.standard_normal((WIDTH, VOCABULARY)).astype(dtype)
-    found |= {"nothing": np.array(0, dtype), "lowest": np.array(max(LOWEST, np.finfo(dtype).min), dtype), "scale": np.array(SIZE**-0.5, dtype)}
+    found |= {
+        "nothing": np.array(0, dtype),
+        "lowest": np.array(max(LOWEST, float(np.finfo(dtype).min)), dtype),
+        "scale": np.array(SIZE**-0.5, dtype),
+    }
     numbers: dict[str, Any] = {"zero": 0, "one": 1, "two": 2, "window": WINDOW}
     numbers |= {"axis_0": [0], "axis_1": [1], "axis_2": [2], "axes_01": [0, 1], "axes_12": [1, 2]}
     numbers |= {"split_q": [0, 0, heads, SIZE], "split_k": [0, 0, groups, SIZE], "split_v": [0, 0, groups, SIZE]}
