@@ -128,14 +128,18 @@ class Attention(Operator):
             queries, new = q, (k, v)
         _check_fit(queries, *new, lengths)
         keys, values = appended(past_key, new[0]), appended(past_value, new[1])
+        presents = keys, values
         require_scores(queries, keys)
+        if lengths is not None:  # what lies behind may be anything, and 0 times that is not 0
+            valid = (np.arange(keys.shape[2]) < lengths.reshape(-1, 1))[:, None, :, None]
+            keys, values = (np.where(valid, one, np.zeros((), one.dtype)) for one in presents)
         added, keep = _masks(mask, keys.shape[2])
         seen = self._visible(queries.shape[2], keys.shape[2], past_key, lengths)
         keep = seen if keep is None else keep if seen is None else keep & seen
         scale = 1.0 / math.sqrt(queries.shape[3]) if self.scale is None else self.scale
         found = attend(queries, keys, values, scale, bias=[added], keep=keep, softcap=self.softcap)
         output = found.output if q.ndim == 4 else merge_heads(found.output)
-        results = [output.astype(q.dtype), np.array(keys), np.array(values)]
+        results = [output.astype(q.dtype), *map(np.array, presents)]
         if self.has_output(3):
             results.append(self._shown(found, queries, keys, scale).astype(q.dtype))
         return results

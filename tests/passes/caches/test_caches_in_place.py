@@ -179,3 +179,12 @@ def test_a_model_without_caches_stays_as_it_is() -> None:
     made = session(model)
     assert [item.name for item in made.get_inputs()] == ["x"]
     np.testing.assert_array_equal(made.run(None, {"x": np.ones(3, np.float32)})[0], np.full(3, 2, np.float32))
+
+
+@pytest.mark.parametrize("form", ["parts", "rows"])
+def test_numpy_reads_no_more_of_a_cache_than_kernels_do(form: str) -> None:
+    options = {"cpu.kernels": "numpy"}
+    embedded, mask = text()
+    found = in_chunks(Decoder(session(decoder(form), **options), form), embedded, mask, (6, 4, 1, 2))
+    real = mask != 0
+    np.testing.assert_allclose(found[real], expected(form, embedded, mask)[real], rtol=2e-5, atol=2e-5)
