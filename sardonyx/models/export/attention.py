@@ -91,7 +91,7 @@ def _mask(
     q_offset: int = 0,
     **_: Any,
 ) -> Any:
-    """What each query may see, (batch or 1, 1, q or 1, k) of bool.
+    """What each query may see, (batch or 1, 1, q or 1, k) of bool; None where all see everything.
 
     Versions of transformers name the queries' positions, or say how many there are and where they begin.
     """
@@ -99,7 +99,7 @@ def _mask(
 
     padding = None if attention_mask is None else attention_mask[:, None, None, :]
     everything = getattr(masking, "bidirectional_mask_function", None)
-    if mask_function is everything and everything is not None and padding is not None:
+    if everything is not None and mask_function is everything:
         return padding
     rows = torch.arange(q_offset, q_offset + q_length) if cache_position is None else cache_position
     columns = torch.arange(kv_offset, kv_offset + kv_length)
