@@ -248,7 +248,9 @@ class EncodedDecoder(Decoder):
             made(output, buffer)
         held = [given(name, array) for name, array in cache.held.items()]
         held += [given(name, cache.table) for name in _MASKS]
-        logits = np.empty((rows, 1, self.vocabulary or 0), np.float32)
+        kinds = {one.name: one.type for one in session.get_outputs()}
+        is_half = kinds[files.signature.logits] == "tensor(float16)"
+        logits = np.empty((rows, 1, self.vocabulary or 0), np.float16 if is_half else np.float32)
         made(files.signature.logits, logits)
         return _Step(
             binding,
@@ -302,7 +304,9 @@ def _fed(values: Mapping[str, Array], dtypes: Mapping[str, np.dtype[Any]]) -> di
 
 
 def _is_in_place(session: InferenceSession) -> bool:
-    return any(one.name == PAST_LENGTH for one in session.get_inputs())
+    """Whether a session writes its caches in place, and takes the mask as it is kept here."""
+    types = {one.name: one.type for one in session.get_inputs()}
+    return PAST_LENGTH in types and all(types.get(name, "tensor(int64)") == "tensor(int64)" for name in _MASKS)
 
 
 def _stem(name: str) -> str:

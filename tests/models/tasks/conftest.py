@@ -86,13 +86,11 @@ class Generators:
 
         make = getattr(exports, kind)
         model = make() if kind == "whisper" else make(len(exports.tokenizer()))
-        # Weights are drawn in another order by another transformers: those of the first one are kept.
-        kept = self._root / f"{kind}.pt"
+        # Another transformers draws weights in another order: those of the first one are kept.
+        kept = self._root / f"{kind}_in_torch"
         if kept.exists():
-            model.load_state_dict(exports.torch.load(kept))
-        else:
-            self._root.mkdir(exist_ok=True)
-            exports.torch.save(model.state_dict(), kept)
+            return type(model).from_pretrained(kept).eval()
+        model.save_pretrained(kept)
         return model
 
 
