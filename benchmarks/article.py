@@ -45,6 +45,7 @@ _STATIC: Mapping[str, Any] = {
         "OpTypesToExcludeOutputQuantization": list(PRODUCTS),
         "MatMulConstBOnly": True,
         "SmoothQuant": True,
+        "SmoothQuantAlpha": 0.65,
     },
 }
 

@@ -57,6 +57,8 @@ _COMMANDS = {
         "warm",
         "Fill the caches ahead: compile the kernels of models, and keep engines to begin from.",
     ),
+    "chat": _Entry("chat", "chat", "Talk with a language model; tokens come as they are made."),
+    "generate": _Entry("generate", "generate", "Continue a text with a language model."),
     "cache": _Entry("cache", "cache", "Show what is kept between processes, where and how much of it; or remove it."),
     "tune-kernels": _Entry(
         "tune_kernels",

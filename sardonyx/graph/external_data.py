@@ -21,6 +21,7 @@ _KEYS = frozenset({"location", "offset", "length", "checksum"})
 _PREPACKED = "prepacked"  # keys that begin so describe weights packed for a provider of onnxruntime
 _LARGEST = 2**63 - 1
 _HASHED_AT_ONCE = 4 << 20
+_SHORT = " The file may have been cut off: get the model and its data again, from one place."
 
 
 class ExternalData:
@@ -78,7 +79,7 @@ class ExternalData:
         if offset + size > len(data):
             raise errors.Fail(
                 f"External initializer: {tensor.name} offset: {offset} size to read: {size} given file_length: "
-                f"{len(data)} are out of bounds or can not be read in full.{kind_of(data)}"
+                f"{len(data)} are out of bounds or can not be read in full.{kind_of(data) or _SHORT}"
             )
         return data[offset : offset + size]
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 
-_LOOKED_AT = 512
+from sardonyx.graph.wire_format import MalformedError, varint
+
+LOOKED_AT = 512  # bytes that a file begins with
+_FIRST_TAG = b"\x08"  # of a model's IR version, with which files of models begin
+_MOST_FIELDS = 10_000  # of a model, without those inside of others
+_VARINT, _BYTES = 0, 2  # how fields of a model are encoded
 _MOST_NAMES = 10_000  # of a folder, that are looked at
 _MOST_NEAR = 3
 
@@ -33,7 +38,11 @@ _IDENTIFIERS = {
 
 def kind_of(data: memoryview) -> str:
     """What the content of a file is, as a sentence with a blank before it; empty where nothing is known of it."""
-    beginning = bytes(data[:_LOOKED_AT])
+    return kind_by_beginning(bytes(data[:LOOKED_AT])) or _cut_off(data)
+
+
+def kind_by_beginning(beginning: bytes) -> str:
+    """As `kind_of`, of what files are that are no model, by what they begin with."""
     if not beginning:
         return " It is empty."
     found = next((said for head, said in _BEGINNINGS if beginning.startswith(head)), "")
@@ -45,6 +54,30 @@ def kind_of(data: memoryview) -> str:
     elif not found and _is_text(beginning):
         found = "a text file"
     return f" It is {found}." if found else ""
+
+
+def _cut_off(data: memoryview) -> str:
+    """Where a model ends before a field of it does, a sentence that says so; fields inside of others are not read."""
+    if bytes(data[:1]) != _FIRST_TAG:
+        return ""
+    needed = position = 0
+    try:
+        for _ in range(_MOST_FIELDS):
+            if position >= len(data):
+                break
+            tag, position = varint(data, position)
+            if tag & 7 == _BYTES:
+                length, position = varint(data, position)
+                needed = position = position + length
+            elif tag & 7 == _VARINT:
+                _, position = varint(data, position)
+            else:
+                return ""
+    except (IndexError, MalformedError):
+        return ""
+    if needed <= len(data):
+        return ""
+    return f" It is a model that was cut off: the file has {len(data)} bytes, of at least {needed}. Get it again."
 
 
 def _is_text(beginning: bytes) -> bool:

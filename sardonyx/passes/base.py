@@ -40,7 +40,8 @@ class Settings:
     integers unless `folds_dequantized`; with `drops_quantization`, real numbers that are quantised and dequantised are
     left as they are. A product of weights of four bits with one scale for each column, or one for all, becomes a
     product by blocks of `packed_block` rows, -1 standing for the largest that fits; `rounds_packed` lets such products
-    round their rows to bytes where onnxruntime does. Passes are repeated while they
+    round their rows to bytes where onnxruntime does. With `fuses_any_floats` attention of other types than float32 becomes
+    one node, too, which rounds less often than its parts do. Passes are repeated while they
     change something: none at `loop_level` 0, those of level LAYOUT and above at 1, those of EXTENDED and above at 2.
     """
 
@@ -52,6 +53,7 @@ class Settings:
     rounds_packed: bool = True
     loop_level: int = 1
     mask_format: MaskFormat = MaskFormat.RAW
+    fuses_any_floats: bool = False
 
 
 DEFAULT = Settings()

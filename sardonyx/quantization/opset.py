@@ -24,6 +24,8 @@ AXES = 13  # whose pairs have a scale for each channel
 _FLOAT8 = 19
 WIDE = 21  # that has 16 and 4 bits, and blocks
 _SMALL = 1024
+_ATTRIBUTES = 6  # the last that broadcasts by attributes
+_UNUSUAL = 1009  # from here on sizes that stand for symbols
 _INITIALIZERS_ALONE = 4  # the version of the format since which initializers need not be inputs: here they are none
 
 SIXTEEN = frozenset({ir.DataType.INT16, ir.DataType.UINT16})
@@ -117,7 +119,7 @@ def converted(loaded: LoadedModel, target: int) -> LoadedModel:
     try:
         message = to_message(model)
         message.ir_version = max(message.ir_version, _INITIALIZERS_ALONE)
-        proto = onnx.version_converter.convert_version(message, target)
+        proto = _convert(message, target)
     except Exception as error:  # the converter has errors of its own for each operator that it does not know
         opset = model.opset_imports.get("", 1)
         raise errors.Fail(
@@ -138,6 +140,31 @@ def converted(loaded: LoadedModel, target: int) -> LoadedModel:
             value.shape = ir.Shape(tensor.shape.numpy())
             after.model.graph.register_initializer(value)
     return after
+
+
+def _convert(message: onnx.ModelProto, target: int) -> onnx.ModelProto:
+    """The message in another operator set.
+
+    Where broadcasting had attributes, the converter looks at sizes and takes no symbols: numbers stand for these, the
+    same for one symbol. Inputs and outputs have their own types afterwards.
+    """
+    if max((entry.version for entry in message.opset_import if not entry.domain), default=1) > _ATTRIBUTES:
+        return onnx.version_converter.convert_version(message, target)
+    sized = onnx.ModelProto()
+    sized.CopyFrom(message)
+    del sized.graph.value_info[:]
+    sizes: dict[str, int] = {}
+    for info in (*sized.graph.input, *sized.graph.output):
+        for dim in info.type.tensor_type.shape.dim:
+            if not dim.HasField("dim_value"):
+                dim.dim_value = sizes.setdefault(dim.dim_param or f" {len(sizes)}", _UNUSUAL + len(sizes))
+    proto = onnx.version_converter.convert_version(sized, target)
+    del proto.graph.value_info[:]
+    kinds = {info.name: info.type for info in (*message.graph.input, *message.graph.output)}
+    for info in (*proto.graph.input, *proto.graph.output):
+        if info.name in kinds:
+            info.type.CopyFrom(kinds[info.name])
+    return proto
 
 
 def ir_version_of(opset: int) -> int:

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
+from sardonyx.ops.framework.schema import known_names
 from sardonyx.quantization.calibration.collector import MOST_BINS, MOST_LEVELS
 from sardonyx.quantization.refusal import InvalidQuantization
 
@@ -153,8 +155,15 @@ def _axes(value: Any) -> dict[str, int]:
     if isinstance(value, Mapping) and all(
         isinstance(key, str) and isinstance(axis, numbers.Integral) for key, axis in value.items()
     ):
+        if not value.keys() <= known_names().keys():
+            raise ValueError
         return {key: int(axis) for key, axis in value.items()}
     raise TypeError
+
+
+def _tensor_type(value: Any) -> int:
+    kind = ir.DataType(_integer(1)(value))  # ValueError for a number that stands for no type
+    return int(kind)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -181,7 +190,7 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "QDQOpTypePerChannelSupportToAxis": (
         "qdq_op_type_per_channel_support_to_axis",
         _axes,
-        "a dict from names of operators to axes",
+        "a dict from names of operators of ONNX or com.microsoft to axes",
     ),
     "QDQKeepRemovableActivations": ("qdq_keep_removable_activations", _flag, _BOOL),
     "QDQDisableWeightAdjustForInt32Bias": ("qdq_disable_weight_adjust_for_int32_bias", _flag, _BOOL),
@@ -190,7 +199,7 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "MinimumRealRange": ("minimum_real_range", _positive, "a positive number or None"),
     "MinimumSignalToNoise": ("minimum_signal_to_noise", _not_negative, "a number of decibels, 0 or more"),
     "TensorQuantOverrides": ("tensor_quant_overrides", _mapping, "a dict from names of tensors to lists of dicts"),
-    "DefaultTensorType": ("default_tensor_type", _integer(1), "a type of onnx.TensorProto"),
+    "DefaultTensorType": ("default_tensor_type", _tensor_type, "a type of onnx.TensorProto, such as 1 for FLOAT"),
     "BlockSize": ("block_size", _integer(0), "a whole number that is not negative"),
     "extra.Sigmoid.nnapi": ("sigmoid_nnapi", _flag, _BOOL),
     "CalibTensorRangeSymmetric": ("calib_tensor_range_symmetric", _flag, _BOOL),

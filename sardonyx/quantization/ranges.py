@@ -57,7 +57,13 @@ class Ranges:
         self._made: dict[tuple[str, ir.DataType | None, np.dtype[Any] | None, bool], Parameters] = {}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._known or self.job.overrides.overrides_scale_zp(name)
+        return name in self._known or self.job.overrides.overrides_scale_zp(name) or self._given(name) is not None
+
+    def _given(self, name: str) -> Range | None:
+        """The range that the overrides give, where they give both ends."""
+        given = self.job.overrides.get_per_tensor_overrides(name, {}) or {}
+        low, high = (given.get(key) for key in _ENDS)
+        return None if low is None or high is None else Range(float(low), float(high))
 
     def _leave_masks(self) -> None:
         """Let masks of attention and infinite values stay float, but for those whose parameters the caller gave."""
@@ -148,7 +154,7 @@ class Ranges:
             scale = np.asarray(given["scale"])
             scale = scale.astype(kind or (scale.dtype if scale.dtype == np.float16 else np.float32)).reshape(())
             return Parameters(dtype, scale, np.asarray(given["zero_point"]).astype(narrow_dtype(dtype)).reshape(()))
-        known = self._known[name]
+        known: Any = self._known[name] if name in self._known else self._given(name)
         if dtype in FLOAT8:
             try:
                 deviation = np.asarray(known.avg_std[1])

@@ -55,10 +55,13 @@ class Selection:
         check_names("nodes_to_exclude", self.excluded, names)
         found = {node.op_type for node in nodes}
         if nodes and self.operators.isdisjoint(found):
-            raise InvalidQuantization(
-                f"op_types_to_quantize = {_listed(self.operators)} matches no node: the model has "
-                f"{_listed(found, len(found))}"
-            )
+            held = f"the model has {_listed(found, len(found))}"
+            if len(self.operators) > _MOST_NAMES:  # nobody gives such lists
+                raise InvalidQuantization(
+                    f"No node can be quantised: {held}, and the operators to quantise are {_listed(self.operators)}. "
+                    "Name others in op_types_to_quantize"
+                )
+            raise InvalidQuantization(f"op_types_to_quantize = {_listed(self.operators)} matches no node: {held}")
 
     def why_not(self, node: ir.Node) -> str | None:
         """Why a node was not asked for; None for one that was."""

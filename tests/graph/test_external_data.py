@@ -378,6 +378,7 @@ def test_absolute_locations_are_refused_whatever_is_allowed(folder: Path) -> Non
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n"[:7], "a text file"),
         (b"\0" * 7, "cut off"),
         (b"", "is empty"),
+        (np.ones(1, np.float32).tobytes(), "may have been cut off: get the model and its data again"),
     ],
 )
 def test_short_files_are_told_by_what_they_are(folder: Path, content: bytes, said: str) -> None:

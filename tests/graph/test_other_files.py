@@ -11,10 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 import sardonyx as ort
 from sardonyx import errors
 from sardonyx.graph.load import load_model
+from tests.graph.models import adding
 
 
 def _npy() -> bytes:
@@ -54,6 +56,17 @@ def test_files_of_other_kinds_are_named(tmp_path: Path, content: bytes, said: st
             load_model(source)
         assert said in raised.value.message
         assert raised.value.message.count("failed") <= 2
+
+
+def test_models_that_were_cut_off() -> None:
+    """Wherever that was within the graph; what a model begins with says what it would need."""
+    model = adding(TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], float_data=[1, 2])).SerializeToString()
+    for size in range(len(model) // 4, len(model) - 8, 7):
+        with pytest.raises(errors.InvalidProtobuf, match=rf"cut off: the file has {size} bytes, of at least \d+"):
+            load_model(model[:size])
+    with pytest.raises(errors.OnnxRuntimeError) as raised:
+        load_model(b"\x08\x0a" * 1_000_000 + b"\x3a\x7f")  # more fields than are looked at
+    assert "cut off" not in raised.value.message
 
 
 def test_what_is_unknown_is_called_nothing(tmp_path: Path) -> None:

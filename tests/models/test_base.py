@@ -140,7 +140,7 @@ def test_folders_without_what_is_needed(tiny: Folders, tmp_path: Path) -> None:
     assert Classifier.from_pretrained(tmp_path, file_name="model_fp16.onnx").session._model_path.endswith("_fp16.onnx")
     whole = (tmp_path / "model_fp16.onnx").read_bytes()
     (tmp_path / "model_fp16.onnx").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(errors.InvalidProtobuf):
+    with pytest.raises(errors.InvalidProtobuf, match=rf"was cut off: the file has {len(whole) // 2} b"):
         Classifier.from_pretrained(tmp_path, file_name="model_fp16.onnx")
     with pytest.raises(errors.NoSuchFile, match=r"no weights of a PyTorch model in the folder"):
         Classifier.from_pretrained(tmp_path, export=True)

@@ -12,12 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.models.tasks.conftest import GENERATORS, Generators
 from tests.models.tiny_models import MODELS, VARIABLE, Folders
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = ROOT / "build" / "transformers5"
 # What is tested with both.
-PATHS = ["tests/models/tasks", "tests/models/test_base.py", "tests/models/folders/test_hub.py"]
+PATHS = [
+    "tests/models/tasks",
+    "tests/models/test_arrays.py",
+    "tests/models/test_base.py",
+    "tests/models/folders/test_hub.py",
+]
 
 pytestmark = pytest.mark.xdist_group("tiny_models")
 
@@ -27,6 +33,9 @@ def test_the_same_with_transformers_5(tiny: Folders) -> None:
         pytest.skip(f"transformers 5 is not installed in {INSTALLED}: `make test` does that")
     for task in MODELS:
         tiny(task)
+    generators = Generators(tiny.root / "generators")
+    for name in GENERATORS:
+        generators.folder(name)
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
         "PYTHONPATH": os.pathsep.join([str(INSTALLED), str(ROOT)]),

@@ -178,6 +178,38 @@ def test_the_pass_can_be_turned_off() -> None:
     assert np.abs(kept - integers).max() <= 0.0801  # one step of the result
 
 
+def _with_real_bias(op_type: str, step: float) -> onnx.ModelProto:
+    """A product whose bias is real, as exporters of PyTorch's quantised models write it."""
+    is_gemm = op_type == "Gemm"
+    model = Model(5, 12) if is_gemm else Model(1, 4, 9, 9)
+    shape = (6, 12) if is_gemm else (6, 4, 3, 3)
+    w = model.weight("w", narrow(RNG, np.int8, *shape), [0.01, 0.02, 0.005, 0.03, 0.01, 0.02], axis=0)
+    model.constants["b"] = RNG.standard_normal(6).astype(np.float32)
+    model.add(op_type, ["x_d", w, "b"], "c", **({"transB": 1} if is_gemm else {"pads": [1, 1, 1, 1]}))
+    return model.finished(model.pair("c", step, 120))
+
+
+@pytest.mark.parametrize("op_type", ["Conv", "Gemm"])
+def test_real_biases_become_integers(op_type: str) -> None:
+    model = _with_real_bias(op_type, 0.08)
+    after, _ = rewritten(model)
+    assert operators(after) == ["QuantizeLinear", {"Conv": "QLinearConv", "Gemm": "QGemm"}[op_type], "DequantizeLinear"]
+    shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
+    x = RNG.standard_normal(shape).astype(np.float32)
+    wanted = session(sardonyx, model, disable_quant_qdq="1").run(None, {"x": x})[0]
+    found = session(sardonyx, model).run(None, {"x": x})[0]
+    assert np.abs(found - wanted).max() <= 0.0801  # one step of the result
+    assert (found == wanted).mean() > 0.95
+    assert len(np.unique(wanted)) > 20
+
+
+@pytest.mark.parametrize("op_type", ["Conv", "Gemm"])
+def test_real_biases_stay_real_beside_fine_steps(op_type: str) -> None:
+    after, reports = rewritten(_with_real_bias(op_type, 0.001))
+    assert op_type in operators(after)
+    assert any("a step of its result has few units" in reason for reason in reports[QDQ].declined)
+
+
 def test_reasons() -> None:
     _, reports = rewritten(convolution(bias_scale=np.full(6, 0.5, np.float32)))
     assert any("its bias has another scale than the product" in reason for reason in reports[QDQ].declined)

@@ -53,6 +53,20 @@ def test_keys(key: str, field: str, value: Any) -> None:
     assert options.given == {key}
 
 
+@pytest.mark.parametrize("kind", [0, 99, True, 1.0, "FLOAT"])
+def test_a_number_that_is_no_type_is_refused(kind: Any) -> None:
+    assert Options.parse({"DefaultTensorType": 10}).default_tensor_type == 10
+    with pytest.raises(InvalidQuantization, match=r"'DefaultTensorType'\] must be a type of onnx\.TensorProto"):
+        Options.parse({"DefaultTensorType": kind})
+
+
+def test_axes_of_operators_that_do_not_exist_are_refused() -> None:
+    known = {"MatMul": 1, "FusedMatMul": 1}
+    assert Options.parse({"QDQOpTypePerChannelSupportToAxis": known}).qdq_op_type_per_channel_support_to_axis == known
+    with pytest.raises(InvalidQuantization, match=r"names of operators of ONNX or com\.microsoft"):
+        Options.parse({"QDQOpTypePerChannelSupportToAxis": {"Matmul": 1}})
+
+
 def test_lists_of_operators() -> None:
     options = Options.parse({"OpTypesToExcludeOutputQuantization": ["MatMul", "Conv"]})
     assert options.op_types_to_exclude_output_quantization == ("MatMul", "Conv")

@@ -288,6 +288,20 @@ def test_the_command_line_without_samples(path: Path) -> None:
 # What is refused
 
 
+def test_a_model_without_operators_to_quantise_is_told_of_them(tmp_path: Path) -> None:
+    """Nobody gave a list, so the message does not speak of one that matches nothing."""
+    only = model([node("Neg", ["x"], ["y"])], {"x": [2]}, ["y"], {})
+    for call in (
+        lambda: quantize_dynamic(only, tmp_path / "q.onnx"),
+        lambda: quantize_static(only, tmp_path / "q.onnx", _reader()),
+    ):
+        with pytest.raises(
+            InvalidQuantization, match=r"No node can be quantised: the model has Neg, and the operators"
+        ):
+            call()
+    assert not (tmp_path / "q.onnx").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

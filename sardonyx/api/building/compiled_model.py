@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
@@ -89,6 +90,8 @@ class CompiledModel:
         of a decoder; `DeclinedError` where its caches cannot be written in place.
         """
         model = loaded.model
+        if caches.past:  # which only attention that is one node can have
+            rewrites = replace(rewrites, fuses_any_floats=True)
         with span(trace, "Compile", "check"):
             check_model(model)
         declared = _declarations(model.graph)

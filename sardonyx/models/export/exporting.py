@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sardonyx import errors
 from sardonyx.models.export import loading
+from sardonyx.models.export.graphs import Graph
 from sardonyx.models.requirements import require
 
 # Attention is one operator from this one on.
@@ -75,27 +76,20 @@ def export_model(
     tell = progress or (lambda _: None)
     tell("loading the weights")
     loaded, task = loading.load(model, task, dtype, hub)
-    from sardonyx.models.export import architectures, checking, dynamo, weights
+    from sardonyx.models.export import architectures
 
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     with architectures.prepared(loaded):
         graphs = architectures.graphs(loaded, task)
-        made = {}
-        for graph in graphs:
-            tell(f"tracing {graph.file}")
-            made[graph.file] = dynamo.to_onnx(graph, opset)
-        tell("writing")
-        files = weights.write(made, folder)
-        differences = {}
         try:
-            for graph in graphs if check else ():
-                tell(f"comparing {graph.file} with PyTorch")
-                differences[graph.file] = checking.check(folder / graph.file, graph, tolerance)
-        except errors.Fail:
-            for path in files:
-                path.unlink()
-            raise
+            files, differences = _written(graphs, folder, opset, check, tolerance, tell)
+        except (errors.Fail, errors.NotImplemented):
+            if not any(graph.is_open for graph in graphs):
+                raise
+            # The tracer may keep a size free that the model's code has made choices by, as Swin's pads its windows.
+            graphs = [graph.settled() for graph in graphs]
+            files, differences = _written(graphs, folder, opset, check, tolerance, tell)
         files += loading.save_beside(model, loaded, folder, hub)
     return Exported(
         folder,
@@ -106,3 +100,32 @@ def export_model(
         tuple(files),
         differences,
     )
+
+
+def _written(
+    graphs: Sequence[Graph],
+    folder: Path,
+    opset: int,
+    check: bool,
+    tolerance: float | None,
+    tell: Callable[[str], None],
+) -> tuple[list[Path], dict[str, float]]:
+    """The files of graphs, and how far they are from PyTorch; no file is left where one is too far."""
+    from sardonyx.models.export import checking, dynamo, weights
+
+    made = {}
+    for graph in graphs:
+        tell(f"tracing {graph.file}")
+        made[graph.file] = dynamo.to_onnx(graph, opset)
+    tell("writing")
+    files = weights.write(made, folder)
+    differences = {}
+    try:
+        for graph in graphs if check else ():
+            tell(f"comparing {graph.file} with PyTorch")
+            differences[graph.file] = checking.check(folder / graph.file, graph, tolerance)
+    except errors.Fail:
+        for path in files:
+            path.unlink()
+        raise
+    return files, differences

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,22 @@ class Graph:
         """Tensors by name; numbers are of the model's type."""
         made = self.values(sizes, np.random.default_rng(seed))
         return {one.name: self._tensor(made[one.name]) for one in self.inputs}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are dimensions that the model may fix."""
+        return any(isinstance(dim, str) and dim.startswith("?") for one in self.inputs for dim in one.dims)
+
+    def settled(self) -> Graph:
+        """The same with those dimensions fixed to the sizes of the example."""
+        first = self.sizes[0]
+        fixed: dict[str, int] = {}
+        inputs = []
+        for one in self.inputs:
+            dims = [first[dim[1:]] if isinstance(dim, str) and dim.startswith("?") else dim for dim in one.dims]
+            fixed |= {dim[1:]: first[dim[1:]] for dim in one.dims if isinstance(dim, str) and dim.startswith("?")}
+            inputs.append(Input(one.name, tuple(dims)))
+        return replace(self, inputs=tuple(inputs), sizes=[{**sizes, **fixed} for sizes in self.sizes])
 
     def _tensor(self, array: np.ndarray) -> Any:
         import torch

@@ -8,10 +8,9 @@ from io import BufferedReader
 from pathlib import Path
 
 from sardonyx import errors
-from sardonyx.graph.other_files import kind_of
+from sardonyx.graph.other_files import LOOKED_AT, kind_by_beginning
 from sardonyx.runtime.files.opening import open_file
 
-_LOOKED_AT = 512
 _MOST_NAMES = 10_000
 # What files of downloads that have not ended are called.
 _UNFINISHED = (".incomplete", ".part", ".partial", ".crdownload", ".aria2", ".download")
@@ -26,8 +25,8 @@ def check_whole(path: Path) -> None:
     except OSError as error:
         raise errors.Fail(f"{path} cannot be read: {error}") from None
     with file:
-        beginning = file.read(_LOOKED_AT)
-        said = kind_of(memoryview(beginning))
+        beginning = file.read(LOOKED_AT)
+        said = kind_by_beginning(beginning)
         if not beginning or "Git LFS" in said or "web page" in said or "cut off" in said:
             raise errors.Fail(f"{path} is not the file that it should be.{said} Get the file again")
         if path.suffix == ".safetensors":

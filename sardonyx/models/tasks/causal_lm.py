@@ -7,17 +7,25 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from sardonyx import errors
-from sardonyx.models.arrays import Array, as_numpy, is_tensor
+from sardonyx.models.arrays import Array, as_numpy, as_tensor, is_tensor
 from sardonyx.models.auto_classes import AutoClass
 from sardonyx.models.base import refuse_unknown
 from sardonyx.models.folders import layout
+from sardonyx.models.folders.decoders import decoder_name
+from sardonyx.models.generation import signature
+from sardonyx.models.generation.decoder import Decoder
+from sardonyx.models.requirements import installed
 from sardonyx.models.tasks import key_values as caches_of
+from sardonyx.models.tasks import own_loop
 from sardonyx.models.tasks.generating import Generating, Generation, ones, output
 from sardonyx.models.tasks.key_values import key_values
 
 if TYPE_CHECKING:
     from sardonyx.models.folders.model_files import ModelFiles
     from sardonyx.models.sessions import SessionSettings
+
+# Inputs that our own loop gives a decoder, beside its caches.
+_KNOWN = (signature.IDS, signature.MASK, signature.POSITIONS, signature.PAST_LENGTH, signature.USE_CACHE)
 
 
 class ORTModelForCausalLM(Generating):
@@ -37,23 +45,19 @@ class ORTModelForCausalLM(Generating):
         said = Generation.taken(kwargs)
         file_name = kwargs.pop("file_name", None)
         refuse_unknown(cls, kwargs)
-        name = files.find(layout.MODEL, file_name)
-        last = (
-            (layout.DECODER_WITH_PAST, layout.DECODER) if said.use_cache else (layout.DECODER, layout.DECODER_WITH_PAST)
-        )
-        for role in (() if said.use_merged is False else (layout.DECODER_MERGED,)) + last:
-            name = name or files.find(role)
-        path = files.path(name or files.require(layout.MODEL))
+        path = files.path(decoder_name(files, file_name, said.use_cache, said.use_merged))
         config.is_decoder, config.is_encoder_decoder = True, False
         return cls(
             config=config,
             parts={layout.MODEL: settings.open(path)},
             model_save_dir=said.model_save_dir or path.parent,
             generation_config=said.config(files, config),
+            settings=settings,
         )
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self._steps: Decoder | None = None
         self._caches = caches_of.cache_names(self._main)
         self.key_value_input_names = [one.input for one in self._caches]
         self.key_value_output_names = [one.output for one in self._caches if one.output is not None]
@@ -131,6 +135,39 @@ class ORTModelForCausalLM(Generating):
             logits = logits[:, -logits_to_keep:]
         given = caches_of.by_layer(self._caches, results, earlier + length, past) if keeps else None
         return output("CausalLMOutputWithPast", return_dict, given, logits=logits)
+
+    @property
+    def steps(self) -> Decoder:
+        """The model as steps over caches, as our own loop takes it; made at the first use."""
+        if self._steps is None and self._settings is not None:
+            given = self._settings
+            self._steps = Decoder.open(
+                self._main.path,
+                self.config,
+                session_options=given.session_options,
+                providers=given.providers,
+                provider_options=given.provider_options,
+            )
+        elif self._steps is None:
+            self._steps = Decoder.of(self.session, self.config)
+        return self._steps
+
+    def _why_not(self, call: own_loop.Call) -> str | None:
+        others = [name for name in self._main.inputs if name not in _KNOWN and name not in self.key_value_input_names]
+        return f"the model's inputs {', '.join(others)}" if others else None
+
+    def _own(self, call: own_loop.Call) -> Array:
+        ids = call.values.get("input_ids")
+        if ids is None:
+            if call.config.bos_token_id is None:
+                raise errors.InvalidArgument("There is no prompt: pass input_ids, of the shape (batch, length)")
+            ids = np.array([[call.config.bos_token_id]], np.int64)
+            ids = as_tensor(ids) if installed("torch") else ids
+        prompt = as_numpy(ids, "input_ids")
+        self._check_ids(prompt, self.vocabulary, "input_ids")
+        mask = call.values.get("attention_mask")
+        found = call.run(self.steps, prompt, None if mask is None else as_numpy(mask, "attention_mask"))
+        return own_loop.like(found, ids)
 
     @property
     def vocabulary(self) -> int | None:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from sardonyx import errors
-from sardonyx.models.arrays import Array
+from sardonyx.models.arrays import Array, as_numpy
 from sardonyx.models.base import refuse_unknown
 from sardonyx.models.folders import layout
+from sardonyx.models.generation.encoder_decoder import DecoderFiles, EncodedDecoder
 from sardonyx.models.part import Part
 from sardonyx.models.requirements import require
 from sardonyx.models.tasks import key_values as caches_of
+from sardonyx.models.tasks import own_loop
 from sardonyx.models.tasks.causal_lm import head_size
 from sardonyx.models.tasks.generating import Generating, Generation, ones, output
 from sardonyx.models.tasks.key_values import KeyValues, key_values
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from sardonyx.models.folders.model_files import ModelFiles
     from sardonyx.models.sessions import SessionSettings
 
+_IN_PLACE = {"sardonyx.caches_in_place": "1", "sardonyx.last_logits": "1"}
 _FILES = (layout.ENCODER, layout.DECODER, layout.DECODER_WITH_PAST)
 
 
@@ -202,12 +205,68 @@ class ORTModelForConditionalGeneration(Generating):
             parts=parts,
             model_save_dir=said.model_save_dir or paths[layout.ENCODER].parent,
             generation_config=said.config(files, config),
+            settings=settings,
         )
 
     def __init__(self, *, parts: Mapping[str, Part], **kwargs: Any) -> None:
         super().__init__(parts=parts, **kwargs)
         self.encoder = ORTEncoder(self.parts["encoder"], self.main_input_name)
         self.decoder = ORTDecoder(self.config, self.parts["decoder"], self.parts.get("decoder_with_past"))
+        self._decoder_files: DecoderFiles | None = None
+
+    @property
+    def own_arguments(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What of the arguments of `generate` our own loop knows as inputs of the model."""
+        return (
+            self.main_input_name,
+            "attention_mask",
+            "encoder_outputs",
+            "decoder_input_ids",
+            "decoder_attention_mask",
+        )
+
+    def _why_not(self, call: own_loop.Call) -> str | None:
+        """Tokens to begin with that are not the model's own: transformers puts those before them."""
+        given, start = call.values.get("decoder_input_ids"), call.config.decoder_start_token_id
+        if given is not None and self.config.model_type != "whisper" and (as_numpy(given)[:, 0] != start).all():
+            return "decoder_input_ids that do not begin with decoder_start_token_id"
+        return None
+
+    def _own(self, call: own_loop.Call) -> Array:
+        main, states = call.values.get(self.main_input_name), call.values.get("encoder_outputs")
+        like = main
+        mask = call.values.get("attention_mask")
+        mask = None if mask is None else as_numpy(mask, "attention_mask")
+        if states is None:
+            if main is None:
+                raise errors.InvalidArgument(f"There is no input: pass {self.main_input_name}")
+            main = as_numpy(main, self.main_input_name)
+            if main.ndim == 2 and main.dtype.kind in "iu":
+                self._check_ids(main, None, self.main_input_name)
+            mask = own_loop.encoder_mask(call, main) if mask is None else mask
+            states = self.encoder(**{self.main_input_name: main, "attention_mask": mask}).last_hidden_state
+        else:
+            states = like = states[0] if isinstance(states, tuple | list) else states.last_hidden_state
+        states = as_numpy(states, "encoder_outputs")
+        steps = EncodedDecoder(self._files_in_place(), self.config, states, self._states_mask(mask, states))
+        prompt = own_loop.started(call, len(states), call.values.get("decoder_input_ids"))
+        self._check_ids(prompt, self.decoder.vocabulary, "decoder_input_ids")
+        shown = call.values.get("decoder_attention_mask")
+        shown = np.ones_like(prompt) if shown is None else as_numpy(shown, "decoder_attention_mask")
+        return own_loop.like(call.run(steps, prompt, shown), like)
+
+    def _files_in_place(self) -> DecoderFiles:
+        """The decoder's sessions, with one that writes its caches in place, where that is possible."""
+        if self._decoder_files is None:
+            placed = None
+            decoder = self.decoder
+            if self._settings is not None and decoder.can_use_cache:
+                entries = dict(_IN_PLACE)
+                if decoder.is_merged:
+                    entries["sardonyx.use_cache_branch"] = "1"
+                placed = self._settings.open(decoder.with_past.path, entries).session
+            self._decoder_files = DecoderFiles(decoder.part.session, decoder.with_past.session, placed)
+        return self._decoder_files
 
     @classmethod
     def _of_kind(cls, config: Any) -> type[Self]:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import copy
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from sardonyx import errors
-from sardonyx.models.arrays import Array, as_numpy, is_tensor
+from sardonyx.models.arrays import Array, as_numpy, as_tensor, is_tensor
 from sardonyx.models.base import ORTModel
 from sardonyx.models.requirements import installed, require
+from sardonyx.models.tasks import own_loop
 from sardonyx.models.tasks.key_values import KeyValues, key_values
 
 if TYPE_CHECKING:
     from sardonyx.models.folders.model_files import ModelFiles
+    from sardonyx.models.sessions import SessionSettings
 
 GENERATION_CONFIG = "generation_config.json"
 
@@ -41,8 +43,12 @@ class Generating(ORTModel, _mixin()):  # type: ignore[misc]
     input_modalities = ("text",)
     output_modalities = ("text",)
 
-    def __init__(self, *, generation_config: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *, generation_config: Any = None, settings: SessionSettings | None = None, **kwargs: Any
+    ) -> None:
+        """As of `ORTModel`; `settings` are those of the sessions, by which our own loop opens further ones."""
         super().__init__(**kwargs)
+        self._settings = settings
         if generation_config is None and self.config is not None:
             generation_config = require("transformers", "Generation").GenerationConfig.from_model_config(self.config)
         self.generation_config = generation_config
@@ -79,6 +85,38 @@ class Generating(ORTModel, _mixin()):  # type: ignore[misc]
         settings, rest = super()._prepare_generation_config(*args, **kwargs)
         settings.use_cache = bool(settings.use_cache) and self.can_use_cache
         return settings, rest
+
+    # What of the arguments of `generate` our own loop knows as inputs of the model.
+    own_arguments: ClassVar[tuple[str, ...]] = ("input_ids", "attention_mask")
+
+    def generate(self, inputs: Array | None = None, generation_config: Any = None, **kwargs: Any) -> Any:
+        """Sequences by greedy search, sampling or beams: (rows, tokens), a tensor for tensors, an array for arrays.
+
+        The arguments are those of transformers' `generate`. Our own loop, in which caches are not copied, does what it
+        knows; transformers' does the rest over `forward`, with the same tokens, and the log says at level INFO for
+        which reason. `errors.InvalidArgument` for a prompt without tokens or with such as the model has not, and for
+        more tokens than it has positions.
+        """
+        call = own_loop.Call(self, {"inputs": inputs, "generation_config": generation_config, **kwargs})
+        reason = call.reason or self._why_not(call)
+        if reason is None:
+            return self._own(call)
+        own_loop.tell(self, reason)
+        if not installed("torch"):
+            raise errors.NotImplemented(f"{reason}: that is transformers' to do, which needs torch: pip install torch")
+        given = [inputs, *kwargs.values()]
+        as_arrays = any(isinstance(value, np.ndarray) for value in given)
+        inputs, kwargs = _tensors(inputs), {name: _tensors(value) for name, value in kwargs.items()}
+        found = super().generate(inputs, generation_config, **kwargs)
+        return as_numpy(found) if as_arrays and is_tensor(found) else found
+
+    def _why_not(self, call: own_loop.Call) -> str | None:
+        """Why our loop cannot do a call whose settings it knows; None where it can."""
+        return None
+
+    def _own(self, call: own_loop.Call) -> Array:
+        """The sequences by our own loop."""
+        raise NotImplementedError
 
     def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None:
         """Nothing: caches are what `forward` gives."""
@@ -171,6 +209,7 @@ class Generation:
                     found = transformers.GenerationConfig.from_dict(files.read_json(name))
                 except (ValueError, TypeError) as error:
                     raise errors.Fail(f"{name} of {files.where} is no generation config: {error}") from error
+        found._from_model_config = False  # whatever wrote it: the model's config says nothing of generation here
         found.use_cache = self.use_cache
         found.cache_implementation = None
         _move_misplaced(config, found)
@@ -185,6 +224,10 @@ def _move_misplaced(config: Any, generation_config: Any) -> None:
     for name, value in (listed() if listed is not None else {}).items():
         setattr(generation_config, name, value)
         setattr(config, name, None)
+
+
+def _tensors(value: Any) -> Any:
+    return as_tensor(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
 
 
 def ones(batch: int, length: int, like: Array) -> Array:

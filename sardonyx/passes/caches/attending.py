@@ -100,12 +100,15 @@ class Attending:
         if has_past:
             key = self._append(node, past_key, key, node.outputs[1], 2)
             value = self._append(node, past_value, value, node.outputs[2], 2)
+        causal = node.attributes.get("unidirectional")
+        is_causal = causal is not None and causal.as_int() != 0
+        if is_causal and not has_past:
+            raise DeclinedError(f"{named(node)} counts queries from the first key, not from the end of the past")
         attributes: dict[str, float | int] = {}
         scale = node.attributes.get("scale")
         if scale is not None and scale.as_float() != 0:
             attributes["scale"] = scale.as_float()
-        causal = node.attributes.get("unidirectional")
-        if causal is not None and causal.as_int():
+        if is_causal:
             attributes["is_causal"] = 1
         attention = self._attend(node, query, key, value, added, attributes)
         self._merge(node, attention)
@@ -135,6 +138,8 @@ class Attending:
         attributes: dict[str, float | int],
     ) -> ir.Value:
         """The heads of the result of attention over what is filled."""
+        if query in self.walk.long:
+            raise DeclinedError(f"{named(node)} has a query for each position of the cache")
         if mask is not None and self.walk.fact(mask).shape is None:
             raise DeclinedError(f"the shape of the mask of {named(node)} is not known")
         lengths = self.walk.lengths
@@ -185,6 +190,9 @@ class Attending:
             for name, attribute in node.attributes.items()
             if name not in ("q_num_heads", "kv_num_heads", "qk_matmul_output_mode")
         }
+        windows = [attributes.get(name, -1) for name in ("left_window_size", "right_window_size")]
+        if not has_past and (attributes.get("is_causal") or max(windows) >= 0):
+            raise DeclinedError(f"{named(node)} counts queries from the first key, not from the end of the past")
         made: list[ir.Node] = []
         if ranks[0] == 3:
             counts = [node.attributes[name].as_int() for name in ("q_num_heads", "kv_num_heads")]

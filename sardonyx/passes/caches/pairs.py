@@ -120,7 +120,7 @@ def _as_computed(dim: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
 
 
 def _agree_mask(graph: ir.Graph, new: ir.Value, mask: ir.Value, length: str) -> None:
-    """Declare that a mask (batch, keys) has one column for each position that is filled or new."""
+    """Declare that a mask (batch, keys) has the batch of what is new, and a column for each filled or new position."""
     if mask.shape is None or new.shape is None or len(mask.shape) != 2 or len(new.shape) < 2:
         return
     columns, count = mask.shape[1], new.shape[1]
@@ -129,7 +129,8 @@ def _agree_mask(graph: ir.Graph, new: ir.Value, mask: ir.Value, length: str) -> 
     if isinstance(known, int) or (not isinstance(count, int) and count.value is None):
         return
     if known is None or known not in others:  # the length of something else, as of what an encoder has read, stays
-        mask.shape = ir.Shape([mask.shape[0], add(ir.SymbolicDim(length), count)])
+        batch = mask.shape[0] if isinstance(mask.shape[0], int) else new.shape[0]
+        mask.shape = ir.Shape([batch, add(ir.SymbolicDim(length), count)])
 
 
 def _text(dim: int | ir.SymbolicDim) -> str:

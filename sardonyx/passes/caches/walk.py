@@ -13,13 +13,13 @@ A node is left as it is, gets other nodes in its place, or declines with its nam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.graph.constants import subgraphs
-from sardonyx.ops.framework.dims import at_least, product, subtract
+from sardonyx.graph.constants import nodes_of, subgraphs
+from sardonyx.ops.framework.dims import add, at_least, product, subtract
 from sardonyx.ops.framework.facts import Dim, Dims, Fact, known, same
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Elementwise
@@ -266,6 +266,17 @@ class Walk:
             raise DeclinedError(f"{named(node)} is not known to work on what is filled of a cache alone")
         self._exact(node)
 
+    def _keeps_long_axes(self, node: ir.Node) -> None:
+        """DeclinedError where an axis that is long in an input of a node that broadcasts is not long in the result.
+
+        Inference takes a number there for the size, which the length would have to be by chance.
+        """
+        rank, found = self.fact(node.outputs[0]).rank or 0, self.axes(node.outputs[0])
+        for value in node.inputs:
+            width = self.fact(value).rank or 0
+            if any(axis - width + rank not in found for axis in self.axes(value)):
+                raise DeclinedError(f"{named(node)} broadcasts the positions to another size")
+
     def _exact(self, node: ir.Node) -> None:
         """A node whose inputs are what they were, as contents."""
         deciding = _DECIDING.get(node.op_type, ()) if node.domain == "" else ()
@@ -281,6 +292,7 @@ class Walk:
             raise DeclinedError(f"{named(node)} divides by what lies beyond the filled positions")
         self.pass_through(node)
         self.see_results(node)
+        self._keeps_long_axes(node)
         if node.op_type in ("Cast", "Identity") and node.inputs[0] in self._counted:
             self._counted.add(node.outputs[0])
 
@@ -288,6 +300,8 @@ class Walk:
         """What moves or adds axes, or repeats elements."""
         self.pass_through(node, _DECIDING.get(node.op_type, ()))
         self.see_results(node)
+        if node.op_type == "Expand":
+            self._keeps_long_axes(node)
         if node.inputs[0] in self._counted:
             self._counted.add(node.outputs[0])
 
@@ -375,6 +389,7 @@ class Walk:
             raise DeclinedError(f"{named(node)} puts something behind the filled positions")
         self.pass_through(node)
         self.see_results(node)
+        self._keeps_long_axes(node)
 
     def _range(self, node: ir.Node) -> None:
         """Consecutive numbers: as many as the capacity has positions, or from what is filled on."""
@@ -413,6 +428,11 @@ class Walk:
         taken: list[tuple[int, ir.Value]] = []
         for number, (axis, start, end) in enumerate(bounds):
             is_long = axis in self.axes(data)
+            if is_long and known(start) and same(add(start, self.sizes.new), 0) and _is_far(end):
+                taken.append(
+                    (number, self._places(node, axis, ir.SymbolicDim(self.sizes.past), shape[axis], self.sizes.new))
+                )
+                continue
             if not is_long and not self.sizes.depends(start) and not self.sizes.depends(end):
                 continue
             if self.sizes.is_whole(result[axis]) and start == 0:
@@ -433,6 +453,11 @@ class Walk:
         for number, places in taken:
             made.append(self.nodes.make("Gather", [value, places], {"axis": bounds[number][0]}))
             value = made[-1].outputs[0]
+        dims = list(result)
+        for number, _ in taken:
+            axis = bounds[number][0]
+            dims[axis] = dims[axis] if isinstance(dims[axis], int) else self.sizes.new
+        self.inference.facts[node.outputs[0]] = Fact(self.fact(node.outputs[0]).type, tuple(dims))
         self.see_results(node)
         self.replace(node, made, value)
 
@@ -504,8 +529,7 @@ class Walk:
             filled = made[0].outputs[0]
         zero = self.nodes.constant(0, np.int32 if dtype == ir.DataType.INT32 else np.int64)
         made.append(self.nodes.make("Where", [filled, indices, zero]))
-        self.insert_before(node, made)
-        node.replace_input_with(1, made[-1].outputs[0])
+        self._put_indices(node, made)
 
     def _scatter(self, node: ir.Node) -> None:
         """Updates of every element in its place, as exporters write `mask[...] = `; they are the result."""
@@ -599,13 +623,21 @@ class Walk:
         whole, zero = self.lengths.whole, self.nodes.constant(0)
         made = []
         if dtype != ir.DataType.INT64:
-            made.append(self.nodes.cast(indices, ir.DataType.INT64))
-            indices = made[-1].outputs[0]
+            raise DeclinedError(f"{named(node)} takes elements by numbers of {dtype}")
         made.append(self.nodes.make("Less", [indices, zero]))
         made.append(self.nodes.make("Add", [indices, whole]))
         made.append(self.nodes.make("Where", [made[-2].outputs[0], made[-1].outputs[0], indices]))
+        self._put_indices(node, made)
+
+    def _put_indices(self, node: ir.Node, made: Sequence[ir.Node]) -> None:
+        """Let a Gather read other indices, of which the same is known."""
+        old, result = node.inputs[1], made[-1].outputs[0]
+        fact = self.fact(old)
+        self.inference.facts[result] = Fact(fact.type, fact.shape)
+        if self.axes(old):
+            self.long[result] = self.axes(old)
         self.insert_before(node, made)
-        node.replace_input_with(1, made[-1].outputs[0])
+        node.replace_input_with(1, result)
 
     def _sum_up(self, node: ir.Node) -> None:
         """Running sums from the front: those of the filled positions are what they were."""
@@ -640,12 +672,24 @@ _RULES: dict[str, Callable[[Walk, ir.Node], None]] = {
 }
 
 
+def _is_far(end: Dim) -> bool:
+    return isinstance(end, int) and end >= _FAR - 1
+
+
 def _same_dims(one: Dims, other: Dims | None) -> bool:
     return other is not None and len(one) == len(other) and all(map(same, one, other))
 
 
 def _same_size(one: Dims, other: Dims) -> bool:
     return same(product(one), product(other))
+
+
+def _captured(node: ir.Node) -> Iterator[ir.Value | None]:
+    """What the bodies of a node read and give out, of the graph around it or their own."""
+    for body in subgraphs(node):
+        for inner in nodes_of(body):
+            yield from inner.inputs
+        yield from body.outputs
 
 
 def named(node: ir.Node) -> str:

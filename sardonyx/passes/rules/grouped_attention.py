@@ -19,6 +19,9 @@ from sardonyx.passes.rules.attention_scores import guard_of, is_over_last_axis, 
 from sardonyx.passes.rules.facts import in_main_graph, may_be_same, permutation, producer, shape_of, unsqueezed_axes
 
 
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+
+
 @dataclass(frozen=True)
 class Cache:
     """Keys or values: `new` ones of (batch, heads, length, size), appended to a `past` by `join` where there is one.
@@ -135,7 +138,7 @@ class FuseHeadAttention(Rule):
         if not in_main_graph(m):
             return "it is inside a loop or a branch"
         fact = m.context.inference.fact(m.query.tensor)
-        if fact is None or fact.dtype != ir.DataType.FLOAT:
+        if fact is None or fact.dtype not in (_FLOATS if m.context.settings.fuses_any_floats else _FLOATS[:1]):
             return "other types than float32 would round differently"
         if not math.isfinite(m.scale) or m.scale == 0:
             return f"its scale is {m.scale}"

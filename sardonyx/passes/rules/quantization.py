@@ -21,6 +21,8 @@ from sardonyx.passes.rules.linear_quantization import dequantize, quantize
 _BYTES = frozenset({ir.DataType.UINT8, ir.DataType.INT8})
 _TURNS = "a scale turns the order of its numbers around"
 _MICROSOFT = "com.microsoft"
+# A bias may be rounded to units of so small a part of a step of the result, and may have so many of them.
+_SMALL_UNIT, _LARGEST_BIAS = 1 / 32, 2.0**30
 
 
 def _dequantized(name: str, *, constant: bool = False) -> OpPattern:
@@ -91,7 +93,9 @@ class IntegerRule(Rule):
         """Why a product, whose result may be real, suits no integer kernel."""
         names = ("a", "w", "y") if m.root.op_type == "QuantizeLinear" else ("a", "w")
         objection = self._objection(m, names, along_filters=along_filters)
-        return self._bias_objection(m) if objection is None else objection
+        if objection is not None:
+            return objection
+        return self._bias_objection(m) if m.optional("real") is None else self._real_bias_objection(m)
 
     def _bias_objection(self, m: Match) -> str | None:
         """Why a bias is not one in the units of the product."""
@@ -109,6 +113,33 @@ class IntegerRule(Rule):
             return "its bias has scales along another axis than the product"
         one, other = (np.ravel(numbers) for numbers in (product, scale))
         return None if np.allclose(one, other, rtol=1e-4, atol=0) else "its bias has another scale than the product"
+
+    @staticmethod
+    def _units(m: Match) -> Array:
+        """What one stands for in the product of integers, for all channels or each, in float64."""
+        a, w = m.constant("a_scale"), m.constant("w_scale")
+        assert a is not None
+        assert w is not None
+        return np.ravel(a.astype(np.float64) * w)
+
+    def _real_bias_objection(self, m: Match) -> str | None:
+        """Why a bias of real numbers cannot be rounded to units of the product, of which a step of the result has many:
+        exporters of PyTorch's quantised models leave it so."""
+        bias, step, units = m.constant("real"), m.constant("y_scale"), self._units(m)
+        assert bias is not None
+        assert step is not None
+        if bias.dtype != np.float32 or bias.ndim != 1 or units.size not in (1, bias.size):
+            return "its bias is no float32 for each channel"
+        if not bool((units > 0).all() and (units <= _SMALL_UNIT * np.abs(step)).all()):
+            return "its bias is real, and a step of its result has few units of the product"
+        return None if bool((np.abs(bias / units) < _LARGEST_BIAS).all()) else "int32 does not hold its bias"
+
+    def _bias(self, m: Match) -> ir.Value | None:
+        """The bias in units of the product, where there is one."""
+        real = m.constant("real")
+        if real is None:
+            return m.optional("bias")
+        return m.initializer(np.rint(real / self._units(m)).astype(np.int32), "bias")
 
     @staticmethod
     def _attributes(node: ir.Node) -> Mapping[str, Any]:
@@ -149,14 +180,18 @@ class TransposedBytes(IntegerRule):
 class IntegerConvolution(IntegerRule):
     """A convolution of quantised tensors with a quantised result is a QLinearConv."""
 
-    patterns = (_quantized(op.Conv(_A, _W, _BIAS)), _quantized(op.Conv(_A, _W)))
+    patterns = (
+        _quantized(op.Conv(_A, _W, _BIAS)),
+        _quantized(op.Conv(_A, _W)),
+        _quantized(op.Conv(_A, _W, "real!")),
+    )
 
     def check(self, m: Match) -> str | None:
         return self._product_objection(m, along_filters=0)
 
     def rewrite(self, m: Match) -> ir.Node:
-        bias = [] if m.optional("bias") is None else [m.value("bias")]
-        inputs = [*self._triple(m, "a"), *self._triple(m, "w"), *self._pair(m, "y"), *bias]
+        bias = self._bias(m)
+        inputs = [*self._triple(m, "a"), *self._triple(m, "w"), *self._pair(m, "y"), *([] if bias is None else [bias])]
         return m.new_node("QLinearConv", inputs, self._attributes(m.node("Conv")))
 
 
@@ -182,6 +217,7 @@ class IntegerGemm(IntegerRule):
     patterns = (
         _quantized(op.Gemm(_A, _W, _BIAS)),
         _quantized(op.Gemm(_A, _W)),
+        _quantized(op.Gemm(_A, _W, "real!")),
         op.Gemm(_A, _W, _BIAS),
         op.Gemm(_A, _W),
     )
@@ -189,14 +225,14 @@ class IntegerGemm(IntegerRule):
     def check(self, m: Match) -> str | None:
         node = m.node("Gemm")
         factors = {m.attribute(node, "alpha", 1.0), m.attribute(node, "beta", 1.0)}
-        if m.optional("bias") is not None and factors != {1.0}:
+        if (m.optional("bias") or m.optional("real")) is not None and factors != {1.0}:
             return "it scales the product or its bias"
         return self._product_objection(m, along_filters=0 if m.attribute(node, "transB", 0) else 1)
 
     def rewrite(self, m: Match) -> ir.Node:
         attributes = dict(self._attributes(m.node("Gemm")))
         attributes.pop("beta", None)
-        bias = m.optional("bias")
+        bias = self._bias(m)
         result = self._pair(m, "y") if m.root.op_type == "QuantizeLinear" else []
         inputs = [*self._triple(m, "a"), *self._triple(m, "w"), bias, *result]
         return m.new_node("QGemm", inputs, attributes, domain=_MICROSOFT, version=1)

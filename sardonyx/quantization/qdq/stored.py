@@ -125,6 +125,7 @@ class Stored:
     def _tensors(self) -> None:
         """Find the parameters of all tensors that somebody reads as they are stored; `InvalidQuantization` for one that
         has none."""
+        unknown = []
         for value, tensor in list(self.plan.tensors.items()):
             is_read = any(self.plan.reads_stored(use.node, value) for use in value.uses())
             if (not is_read and not (tensor.made and is_own_output(value))) or value.name in self.ranges.left:
@@ -133,13 +134,18 @@ class Stored:
             if self.of_tensor(value) is not None:
                 continue
             del self.plan.tensors[value]
-            told = f"No range is known of {value.name}"
             if graph_of(value) is self.job.graph:
                 raise InvalidQuantization(
-                    f"{told}, which a quantised node reads or makes: calibrate all operators that are quantised, or "
-                    "give its scale and zero point in TensorQuantOverrides"
+                    f"No range is known of {value.name}, which a quantised node reads or makes: calibrate all "
+                    "operators that are quantised, or give its rmin and rmax in TensorQuantOverrides"
                 )
-            self.job.report.note(f"{told} in a body: it stays float")
+            unknown.append(value.name or "")
+        if unknown:
+            self.job.report.note(
+                f"{', '.join(unknown[:3])}{f' and {len(unknown) - 3} more' if len(unknown) > 3 else ''} of bodies of "
+                "control flow nodes have no range, as calibration looks at the main graph alone, and stay float: give "
+                "their rmin and rmax in TensorQuantOverrides, or quantise dynamically"
+            )
 
     def _biases(self) -> list[StoredBias]:
         """The biases that can be stored, for which scales of weights are raised where int32 asks for it."""

@@ -17,12 +17,14 @@ LOWEST = float(np.finfo(np.float32).min)
 # Forms of attention: how the model writes it, the type of its numbers, heads of queries and of keys, and its opset.
 FORMS = {
     "parts": ("float", 2, 2, 17),
+    "parts of float16": ("float16", 2, 2, 17),
+    "parts of float64": ("double", 2, 2, 17),
     "repeated keys": ("float", 4, 2, 17),
     "multi head": ("float", 2, 2, 17),
     "heads": ("double", 4, 2, 23),
     "rows": ("double", 4, 2, 23),
 }
-_DTYPES: dict[str, Any] = {"float": np.float32, "double": np.float64}
+_DTYPES: dict[str, Any] = {"float": np.float32, "double": np.float64, "float16": np.float16}
 
 _MASKS = """
    past_shape = Shape (past_key_values_0_key)
@@ -94,7 +96,7 @@ def _layer(form: str, i: int) -> str:
     projections = "".join(_HEADS.format(n=n, i=i) for n in "qkv")
     caches = f"past_key_values_{i}_key, past_key_values_{i}_value"
     presents = f"present_{i}_key, present_{i}_value"
-    if form == "parts":
+    if form.startswith("parts"):
         body = projections + _APPENDED.format(i=i) + _PARTS.format(i=i, k=f"present_{i}_key", v=f"present_{i}_value")
     elif form == "repeated keys":
         repeated = "".join(_REPEATED.format(n=n, i=i, long=long) for n, long in (("k", "key"), ("v", "value")))
@@ -130,7 +132,7 @@ def weights(form: str) -> dict[str, Array]:
             found[f"w{name}_{i}"] = draw.standard_normal((WIDTH, columns)).astype(dtype) / 4
         found[f"wo_{i}"] = draw.standard_normal((heads * SIZE, WIDTH)).astype(dtype) / 4
     found["head"] = draw.standard_normal((WIDTH, VOCABULARY)).astype(dtype)
-    found |= {"nothing": np.array(0, dtype), "lowest": np.array(LOWEST, dtype), "scale": np.array(SIZE**-0.5, dtype)}
+    found |= {"nothing": np.array(0, dtype), "lowest": np.array(max(LOWEST, np.finfo(dtype).min), dtype), "scale": np.array(SIZE**-0.5, dtype)}
     numbers: dict[str, Any] = {"zero": 0, "one": 1, "two": 2, "window": WINDOW}
     numbers |= {"axis_0": [0], "axis_1": [1], "axis_2": [2], "axes_01": [0, 1], "axes_12": [1, 2]}
     numbers |= {"split_q": [0, 0, heads, SIZE], "split_k": [0, 0, groups, SIZE], "split_v": [0, 0, groups, SIZE]}

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
-from sardonyx.quantization import CalibrationDataReader, QDQQuantizer, QuantType, quantize_static
+from sardonyx.quantization import CalibrationDataReader, QDQQuantizer, QuantType, quantize_dynamic, quantize_static
 from tests.quantization.quantizing import ranges_of, run
 
 RNG = np.random.default_rng(4)
@@ -72,3 +72,29 @@ def test_a_quantizer_of_a_message_keeps_the_operator_set() -> None:
     exact = run(model, {"x": IMAGE})[0]
     step = (exact.max() - min(exact.min(), 0)) / 255
     np.testing.assert_allclose(run(made, {"x": IMAGE})[0], exact, atol=4 * step)
+
+
+@pytest.mark.parametrize("batch", ["n", None, 2])
+def test_sums_that_broadcast_by_attributes(tmp_path: Path, batch: str | int | None) -> None:
+    """Opset 6 with a size that is left open, which onnx's converter does not take."""
+    weight, bias = RNG.standard_normal((4, 4)).astype(np.float32), RNG.standard_normal(4).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"], name="product"),
+        helper.make_node("Add", ["p", "b"], ["s"], broadcast=1, name="sum"),
+        helper.make_node("Mul", ["s", "p"], ["y"], name="times"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, 4])],
+        [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(bias, "b")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 6)], ir_version=4), tmp_path / "m.onnx")
+    quantize_dynamic(tmp_path / "m.onnx", tmp_path / "q.onnx")
+    written = onnx.load(tmp_path / "q.onnx")
+    assert (written.graph.input[0].type, written.graph.output[0].type) == (graph.input[0].type, graph.output[0].type)
+    x = RNG.standard_normal((2, 4)).astype(np.float32)
+    product = x.astype(np.float64) @ weight
+    (y,) = sardonyx.InferenceSession(tmp_path / "q.onnx").run(None, {"x": x})
+    np.testing.assert_allclose(y, (product + bias) * product, rtol=0.1, atol=0.3)

@@ -422,7 +422,21 @@ def test_a_body_whose_ranges_nobody_knows_stays_float() -> None:
     ranges = {name: Range(np.float32(-12), np.float32(12)) for name in ("x", "m", "i", "y")}
     found = quantizer(_with_body("x"), {"x": x, "c": yes}, ranges=ranges, EnableSubgraph=True)
     found.quantize_model()
-    assert any("inner in a body" in note for note in found.report.notes)
+    (note,) = (note for note in found.report.notes if "bodies" in note)
+    assert note.startswith("inner of bodies of control flow nodes have no range")
+
+
+def test_a_body_has_the_ranges_that_the_caller_gives() -> None:
+    ranges = {name: Range(np.float32(-12), np.float32(12)) for name in ("x", "m", "i", "y")}
+    overrides = {"inner": [{"rmin": -12.0, "rmax": 12.0}]}
+    x, float_model = _floats(4, 6), _with_body("x")
+    found = quantizer(float_model, {"x": x}, ranges=ranges, EnableSubgraph=True, TensorQuantOverrides=overrides)
+    proto = found.quantize_model()
+    assert not any("bodies" in note for note in found.report.notes)
+    body = next(one.g for one in named(proto, "if").attribute if one.name == "then_branch")
+    assert [one.op_type for one in body.node].count("QuantizeLinear") == 1
+    feeds = {"x": x, "c": np.array(True)}
+    np.testing.assert_allclose(run(proto, feeds)[1], run(float_model, feeds)[1], rtol=0, atol=3 * 24 / 255)
 
 
 def test_a_weight_that_callers_may_override_is_a_constant_afterwards() -> None:

@@ -33,6 +33,7 @@ from sardonyx.compiler.native.quantization.byte_windows import (
     signed_weights,
     tile_of,
 )
+from sardonyx.kernel.cost import weight
 from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.light_dataclass import dataclass
 
@@ -40,8 +41,10 @@ _I8, _U8, _I32 = np.dtype(np.int8), np.dtype(np.uint8), np.dtype(np.int32)
 
 PRODUCT = "u8s8"
 
-# Work of a chunk, and what the image of a chunk may take of the second cache.
-_CHUNK_FLOPS = 16e6
+# Work of a chunk, in multiplications and additions of bytes; how many of these take as long as an operation of the
+# epilogue; and what the image of a chunk may take of the second cache.
+_CHUNK_WORK = 16e6
+_OF_EPILOGUE = 4
 _IMAGE_L2 = 0.4
 _DEPTHWISE_CHUNK = 1e6
 # Neighbouring places that share the load of a depthwise weight, where there are 32 registers.
@@ -104,7 +107,7 @@ def _bind_panels(binder: Binder, call: ConvolutionCall, padding: Tensor, init: A
     spec = ByteConvolutionSpec(panels.product, tile.rows, tile.vectors, finish.epilogue)
     offsets = offsets_of(binder, runs.taps, image)
     lines = _Lines.of(call, image)
-    cut = _Cut.of(binder, call, lines, tile.rows, panels)
+    cut = _Cut.of(binder, _work(call, finish), lines, tile.rows, panels)
     values: dict[str, Argument] = {"image": image, "offsets": offsets, **panels.arguments}
     values |= {"taps": len(runs.taps), "filters": call.filters // call.group}
     values |= {"groups": call.group, "group_step": call.w.shape[1]}
@@ -122,6 +125,12 @@ def _bind_panels(binder: Binder, call: ConvolutionCall, padding: Tensor, init: A
         f"{f' in {call.group} groups' if call.group > 1 else ''}, tiles of {cut.tile} x {tile.vectors}",
         arithmetic="int8",
     )
+
+
+def _work(call: ConvolutionCall, finish: Finish) -> float:
+    """What a convolution and its epilogue take, in operations of bytes: of few channels the epilogue takes longer."""
+    places = call.batch * call.places * call.filters
+    return call.flops + float(_OF_EPILOGUE * weight(finish.epilogue.outputs) * places)
 
 
 def _bind_depthwise(binder: Binder, call: ConvolutionCall, padding: Tensor, init: Array, finish: Finish) -> None:
@@ -242,23 +251,23 @@ class _Cut:
     panel_groups: int
 
     @staticmethod
-    def of(binder: Binder, call: ConvolutionCall, lines: _Lines, rows: int, weights: Panels) -> _Cut:
-        """Tiles of equal height, and chunks of about equal work whose image stays in the second cache; of bounded words
-        those of the chunk's panels do."""
+    def of(binder: Binder, work: float, lines: _Lines, rows: int, weights: Panels) -> _Cut:
+        """Tiles of equal height, and chunks of about equal work, as `_work` counts it, whose image stays in the second
+        cache; of bounded words those of the chunk's panels do."""
         panels, share = weights.count, int(_IMAGE_L2 * binder.target.caches.l2)
         tiles = -(-lines.width // rows)
         tile = -(-lines.width // tiles)
         piece = tile * min(tiles, _MOST_TILES)
         pieces = -(-lines.width // piece)
         items = lines.count * pieces
-        item_flops = call.flops / call.group / items
+        item_work = work / weights.groups / items
         item_bytes = piece * max(1, lines.step)
         fits, most = max(1, share // item_bytes), panels
         if PRODUCTS[weights.product].is_bounded:
             fits, most = items, max(1, share * panels // (weights.group_words * _I32.itemsize))
-        wanted = min(_CHUNK_FLOPS, max(_CHUNK_FLOPS / 4, call.flops / 8))
-        group = min(panels, most, max(1, round(wanted / (item_flops / panels * min(fits, items)))))
-        block = min(items, fits, max(1, round(wanted / (item_flops / panels * group))))
+        wanted = min(_CHUNK_WORK, max(_CHUNK_WORK / 4, work / 8))
+        group = min(panels, most, max(1, round(wanted / (item_work / panels * min(fits, items)))))
+        block = min(items, fits, max(1, round(wanted / (item_work / panels * group))))
         blocks, panel_groups = -(-items // block), -(-panels // group)
         return _Cut(
             piece, pieces, tile, items, -(-items // blocks), blocks, -(-panels // panel_groups), panel_groups

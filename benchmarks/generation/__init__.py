@@ -1,0 +1,1 @@
+"""Generation side by side: tokens a second here, through Optimum and in PyTorch."""
