@@ -65,7 +65,7 @@ class Beams:
 
         Gives the row that each row goes on from and the token (rows, 1) that it goes on with; None at the end.
         """
-        prompts, beams = self._scores.shape
+        beams = self._scores.shape[1]
         top = logits.max(axis=1, keepdims=True)
         total = np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
         if changes or self._sampler is not None:
@@ -80,7 +80,8 @@ class Beams:
         longer = np.concatenate(
             [np.take_along_axis(self._tokens[:, :, :length], parents[:, :, None], axis=1), chosen[:, :, None]], axis=2
         )
-        hits = stops.ended(longer.reshape(-1, length + 1)).reshape(prompts, -1)
+        ended = stops.ended(longer.reshape(-1, length + 1))
+        hits = np.zeros(scores.shape, bool) if ended is None else ended.reshape(scores.shape)
         if length + 1 == self._most:
             hits[:] = True
         before = self._rows

@@ -28,6 +28,7 @@ class _Step:
     past: Array | None
     others: Mapping[str, Array]
     logits: Array
+    last: Array  # the logits of the last token, a view if they are float32
 
 
 class BoundCache(Cache):
@@ -55,6 +56,11 @@ class BoundCache(Cache):
     def table(self) -> Array:
         """The mask of all positions that there is room for: (rows, capacity), 0 where nothing is."""
         return self._mask[: self.rows]
+
+    @property
+    def seen(self) -> Array:
+        """How many tokens each row holds: (rows, 1)."""
+        return self._seen[: self.rows, None]
 
     @property
     def coming(self) -> Array:
@@ -142,6 +148,31 @@ class BoundDecoder(Decoder):
         self._require_rows(rows * spread)
         states = self._signature.states
         return BoundCache(states, self._head_size, rows, self._capacity(capacity), self.positions, spread)
+
+    def follow(self, ids: Array, cache: Cache) -> Array:
+        assert isinstance(cache, BoundCache)
+        step = cache.steps.get((1, 0, None))
+        if (
+            step is None
+            or self._counts_by_mask
+            or cache.turned
+            or step.others
+            or step.last.dtype != np.float32
+            or cache.length >= cache.capacity
+        ):
+            return self.step(ids, cache)
+        # Everything here comes anew from memory each time, behind a run that reads all weights.
+        step.ids[...] = ids
+        if step.positions is not None:
+            step.positions[...] = cache.seen
+        if step.past is not None:
+            step.past[...] = cache.length
+        cache.put_one(ids)
+        if step.mask is not None:
+            step.mask[...] = cache.table
+        self.session.run_with_iobinding(step.binding)
+        cache.advance_one()
+        return step.last
 
     def _chunk(self, rows: int) -> int:
         return CHUNK if self._last_only else super()._chunk(rows)
@@ -245,4 +276,5 @@ class BoundDecoder(Decoder):
             given(PAST_LENGTH, np.zeros((), np.int64)) if has_past else None,
             {name: given(name, np.array(value, dtype(name), order="C")) for name, value in others.items()},
             logits,
+            logits[:, -1],
         )

@@ -35,11 +35,14 @@ class Cache(ABC):
         self.length = 0
         self._tokens = np.zeros((self.most_rows, capacity), np.int64)
         self._mask = np.zeros((self.most_rows, capacity), np.int64)
-        # Numbers of what lies at each position: two rows with the same number there hold the same.
+        # Numbers of what lies at each position: two rows with the same number there hold the same. Where there is one
+        # row, they may stay what they are: all that it becomes holds the same.
         self._contents = np.zeros((self.most_rows, capacity), np.int64)
         self._last_content = 0
+        self._row_numbers = np.arange(1, self.most_rows + 1)
         self._seen = np.zeros(self.most_rows, np.int64)  # tokens of each row that the mask lets through
         self._coming = self._seen.copy()
+        self._written = 0  # positions behind it are 0 in the mask
 
     # What it holds
 
@@ -90,7 +93,9 @@ class Cache(ABC):
         """
         begin, end, rows = self.length, self.length + ids.shape[1], self.rows
         self._tokens[:rows, begin:end] = ids
-        self._mask[:rows, end:] = 0
+        if self._written > end:
+            self._mask[:, end : self._written] = 0
+        self._written = end
         if mask is None:
             self._mask[:rows, begin:end] = 1
             np.add(self._seen[:rows], end - begin, out=self._coming[:rows])
@@ -106,6 +111,24 @@ class Cache(ABC):
             )
         self._seen[:rows] = self._mask[:rows, :begin].sum(axis=1)
         self._coming[:rows] = self._seen[:rows] + self._mask[:rows, begin:end].sum(axis=1)
+
+    def put_one(self, ids: Array) -> None:
+        """`put` for a token for each row (rows, 1) that is no padding, in as few operations as that takes."""
+        begin, rows = self.length, self.rows
+        if self._written > begin + 1:
+            self._mask[:, begin + 1 : self._written] = 0
+        self._written = begin + 1
+        self._tokens[:rows, begin] = ids[:, 0]
+        self._mask[:rows, begin] = 1
+
+    def advance_one(self) -> None:
+        """`advance` behind `put_one`."""
+        rows, begin = self.rows, self.length
+        if rows > 1:
+            np.add(self._row_numbers[:rows], self._last_content, out=self._contents[:rows, begin])
+            self._last_content += rows
+        self._seen += 1
+        self.length = begin + 1
 
     def coming_mask(self, count: int) -> Array:
         """The mask of all positions, with those of the step that is about to read `count` tokens: a view."""

@@ -117,6 +117,10 @@ class Decoder(ABC):
         last = logits[:, -1]
         return last if last.dtype == np.float32 else last.astype(np.float32)
 
+    def follow(self, ids: Array, cache: Cache) -> Array:
+        """`step` for tokens (rows, 1) that were chosen by logits of this model: nothing of them is checked."""
+        return self.step(ids, cache)
+
     def read(
         self,
         ids: Any,

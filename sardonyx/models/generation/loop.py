@@ -145,37 +145,50 @@ class _Run:
         tokens[:, :length] = prompt
         going = np.ones(rows, bool)
         pads = self.stops.has_ends
-        step, cache, others, changes = self.model.step, self.cache, self.others, self.changes
+        cache, changes = self.cache, self.changes
+        follow = self._follow()
+        some_ended = False
         if streamer is not None:
             streamer.put(prompt)
         while True:
             for change in changes:
                 change(tokens[:, :length], logits)
             chosen = logits.argmax(axis=1) if sampler is None else sampler.draw(logits)
-            if pads and not going.all():
+            if some_ended and pads:
                 chosen[~going] = self.settings.padding
             tokens[:, length] = chosen
             length += 1
             if streamer is not None:
                 streamer.put(chosen)
-            going &= ~self.stops.ended(tokens[:, :length])
-            if length == most or not going.any():
+            ended = self.stops.ended(tokens[:, :length])
+            if ended is not None and ended.any():
+                going &= ~ended
+                some_ended = True
+            if length == most or (some_ended and not going.any()):
                 break
-            logits = step(tokens[:, length - 1 : length], cache, None, None, others)
+            logits = follow(chosen[:, None], cache)
         if streamer is not None:
             streamer.end()
         return Generated(tokens[:, :length], None, cache)
 
+    def _follow(self) -> Callable[[Array, Cache], Array]:
+        """The step for tokens that were chosen: the short one where the model has it."""
+        if self.others is None and hasattr(self.model, "follow"):
+            follow: Callable[[Array, Cache], Array] = self.model.follow
+            return follow
+        return lambda ids, cache: self.model.step(ids, cache, None, None, self.others)
+
     def beams(self, prompt: Array, logits: Array, most: int, sampler: Sampler | None) -> Generated:
         """Beam search, or beams that are drawn."""
         beams = Beams(self.settings, prompt, most, sampler)
+        follow = self._follow()
         while True:
             chosen = beams.step(logits, self.changes, self.stops)
             if chosen is None:
                 break
             rows, tokens = chosen
             self.cache.reorder(rows)
-            logits = self.model.step(tokens, self.cache, None, None, self.others)
+            logits = follow(tokens, self.cache)
         sequences, scores = beams.result()
         return Generated(sequences, scores, None)
 

@@ -29,16 +29,20 @@ class Stops:
                 raise errors.InvalidArgument("stop_strings need the model's tokenizer: pass tokenizer=")
             self._texts = _StopTexts(settings.stop_strings, tokenizer)
         self._given = given
+        self._is_idle = (
+            not settings.eos_token_id and not settings.stop_strings and settings.max_time is None and given is None
+        )
 
     @property
     def has_ends(self) -> bool:
         """Whether any token ends a row."""
         return len(self._ends) > 0
 
-    def ended(self, tokens: Array) -> Array:
-        """Which rows of tokens (rows, length) end with their last token."""
-        last = tokens[:, -1]
-        ended: Array = (last[:, None] == self._ends).any(axis=1)
+    def ended(self, tokens: Array) -> Array | None:
+        """Which rows of tokens (rows, length) end with their last token; None where nothing but the length ends any."""
+        if self._is_idle:
+            return None
+        ended: Array = (tokens[:, -1:] == self._ends).any(axis=1)
         if self._texts is not None:
             ended |= self._texts.ended(tokens)
         if self._deadline is not None and time.monotonic() > self._deadline:
