@@ -37,6 +37,12 @@ class Summary:
         """Bytes of the weights before and after."""
         return self.report.bytes_before, self.report.bytes_after
 
+    @property
+    def growth(self) -> int:
+        """Bytes by which the file is larger than the float model's; 0 where it is not, or weights lie elsewhere."""
+        before, after = self.model.stat().st_size, self.target.stat().st_size
+        return max(after - before, 0) if before >= self.sizes[0] else 0
+
     def content(self) -> dict[str, Any]:
         """The summary for a program."""
         return {
@@ -48,6 +54,7 @@ class Summary:
             "error": _finite(self.result.verdict.error),
             "metric": self.result.verdict.metric,
             "weight_bytes": {"before": self.sizes[0], "after": self.sizes[1]},
+            "file_growth": self.growth,
             "seconds": {"before": self.seconds[0], "after": self.seconds[1]},
             "nodes": [
                 {"name": one.name, "op_type": one.op_type, "how": one.how or None, "reason": one.reason or None}
@@ -85,6 +92,12 @@ def show(summary: Summary) -> None:
     _deviations("layer, worst first", summary.layers[:_MOST_LAYERS])
     share = f" ({after / before:.0%})" if before else ""
     say(out, f"weights   {before / 1e6:,.2f} MB before, {after / 1e6:,.2f} MB after{share}")
+    if summary.growth:
+        say(
+            out,
+            f"note  the file is {summary.growth / 1e3:,.1f} kB larger than the float model: nodes and scales add more "
+            "than its weights save",
+        )
     slow, fast = summary.seconds
     say(out, f"a run     {slow * 1e3:,.3f} ms before, {fast * 1e3:,.3f} ms after: {slow / fast:.2f} times as fast")
     recipe = summary.result.recipe

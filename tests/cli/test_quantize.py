@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 from tests.cli.conftest import Command
@@ -46,6 +47,24 @@ def test_a_dynamic_model_is_written_and_told_of(command: Command, model: Path, t
     assert "errors are those on random inputs" in outcome.err
     page = (tmp_path / "chart.html").read_text()
     assert page.count('class="bar"') == 4 + chain.LAYERS
+
+
+@pytest.mark.parametrize("size", [2, 64])
+def test_a_file_that_grows_is_told_of(command: Command, tmp_path: Path, size: int) -> None:
+    """Scales and nodes take more than bytes save where weights are small."""
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, size])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, size])],
+        [numpy_helper.from_array(np.eye(size, dtype=np.float32), "w")],
+    )
+    source, target = tmp_path / "small.onnx", tmp_path / "small.int8.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), source)
+    assert ("larger than the float model" in command("quantize", source, "--dynamic").out) is (size == 2)
+    report = json.loads(command("quantize", source, "--dynamic", "--json").out)
+    assert report["file_growth"] == max(target.stat().st_size - source.stat().st_size, 0)
+    assert (report["file_growth"] > 0) is (size == 2)
 
 
 def test_errors_are_measured_on_the_test_data(command: Command, model: Path, folder: Path, tmp_path: Path) -> None:
