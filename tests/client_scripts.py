@@ -14,24 +14,19 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-def results(script: Path, packages: list[str], folder: Path) -> dict[str, Any]:
+def results(script: Path, packages: list[str], folder: Path, stand_ins: tuple[str, ...] = ()) -> dict[str, Any]:
     """The `models` of the JSON that a script prints for a folder; skips the test where a package is not installed.
 
     SARDONYX_CLIENTS_PYTHON names the interpreter; otherwise it is the one that runs the tests. The script finds
-    modules beside itself, this project, and the compat distribution in the place of onnxruntime.
+    modules beside itself, this project, and the compat distribution in the place of onnxruntime; `stand_ins` are
+    packages whose compat distributions are found where they themselves are not there.
     """
     python = os.environ.get("SARDONYX_CLIENTS_PYTHON", sys.executable)
-    path = os.pathsep.join([str(ROOT / "compat" / "onnxruntime"), str(ROOT)])
-    environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    asked = (
-        "import importlib.util, sys\n"
-        "def there(name):\n"
-        "    parts = name.split('.')\n"
-        "    return all(importlib.util.find_spec('.'.join(parts[:at + 1])) for at in range(len(parts)))\n"
-        f"sys.exit(not all(map(there, {packages})))"
-    )
-    if subprocess.run([python, "-c", asked], env=environment, check=False).returncode:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    if not all(_there(python, name) for name in packages):
         pytest.skip(f"{' or '.join(packages)} is not installed (SARDONYX_CLIENTS_PYTHON names an interpreter)")
+    others = [str(ROOT / "compat" / name) for name in stand_ins if not _there(python, name)]
+    environment["PYTHONPATH"] = os.pathsep.join([*others, str(ROOT / "compat" / "onnxruntime"), str(ROOT)])
     done = subprocess.run(
         [python, str(script), str(folder)], env=environment, cwd=folder, capture_output=True, text=True, check=False
     )
@@ -39,3 +34,14 @@ def results(script: Path, packages: list[str], folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     assert found["onnxruntime"].startswith(str(ROOT / "compat"))
     return dict(found["models"])
+
+
+def _there(python: str, name: str) -> bool:
+    """Whether an interpreter finds a module."""
+    asked = (
+        "import importlib.util\n"
+        f"parts = {name.split('.')}\n"
+        "names = ['.'.join(parts[: at + 1]) for at in range(len(parts))]\n"
+        "raise SystemExit(not all(map(importlib.util.find_spec, names)))"
+    )
+    return not subprocess.run([python, "-c", asked], cwd="/", check=False).returncode

@@ -38,7 +38,7 @@ def test_the_commands_of_optimum(tmp_path: Path) -> None:
 
 
 def test_sentence_transformers(tmp_path: Path) -> None:
-    rows = results(HERE / "sentence_transformers_ways.py", ["sentence_transformers"], tmp_path)
+    rows = results(HERE / "sentence_transformers_ways.py", ["sentence_transformers"], tmp_path, ("optimum",))
     assert len(rows) > 60
     assert not {name: gap for name, gap in rows.items() if not gap < 1e-5}
 
