@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,14 @@ from tests.models.export.tiny_architectures import DECODERS, ENCODER_DECODERS, E
 
 # A part of the largest number of an output; float32 leaves this of a few layers.
 CLOSE = 1e-5
+
+# Those that take tens of seconds, or differ little from one that is always tried.
+HEAVY = {"swin", "detr", "m2m100", "trocr"}
+
+
+def _named(models: Iterable[str]) -> list[Any]:
+    return [pytest.param(name, marks=[pytest.mark.models] if name in HEAVY else []) for name in models]
+
 
 WHOLE = {
     "bert": (["input_ids", "attention_mask", "token_type_ids"], ["logits"]),
@@ -75,7 +84,7 @@ def test_states_of_convolutions_have_fixed_shapes(name: str, tmp_path: Path) -> 
     assert inputs["past_key_values.1.key"] == ["batch_size", 2, "past_sequence_length", 8]
 
 
-@pytest.mark.parametrize("name", ENCODER_DECODERS)
+@pytest.mark.parametrize("name", _named(ENCODER_DECODERS))
 def test_encoders_with_decoders(name: str, tmp_path: Path) -> None:
     done = export_model(build(name), tmp_path)
     assert max(done.differences.values()) < CLOSE
@@ -99,7 +108,7 @@ def test_encoders_with_decoders(name: str, tmp_path: Path) -> None:
     assert outputs["present.1.decoder.value"][2] == "past_decoder_sequence_length + decoder_sequence_length"
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", _named(ENCODERS))
 def test_whole_models(name: str, tmp_path: Path) -> None:
     done = export_model(build(name), tmp_path)
     assert done.differences["model.onnx"] < CLOSE
