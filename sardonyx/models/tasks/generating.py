@@ -118,8 +118,12 @@ class Generating(ORTModel, _mixin()):  # type: ignore[misc]
         """The sequences by our own loop."""
         raise NotImplementedError
 
-    def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: caches are what `forward` gives."""
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], mode: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        """Nothing: caches are what `forward` gives. Assisted generation alone asks for one before, which is empty."""
+        if getattr(mode, "value", None) == "assisted_generation" and generation_config.use_cache:
+            model_kwargs.setdefault("cache", KeyValues([]))
 
     @staticmethod
     def _reorder_cache(past_key_values: Any, beam_idx: Array) -> KeyValues:

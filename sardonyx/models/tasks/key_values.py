@@ -184,7 +184,7 @@ def by_layer(names: Sequence[CacheName], values: Mapping[str, Array], length: in
 def key_values(given: Any) -> KeyValues | None:
     """Caches of whatever a caller has: ours, tuples of tuples, a cache of transformers; None for none and for empty."""
     if given is None or isinstance(given, KeyValues):
-        return given
+        return given or None
     if isinstance(given, tuple | list):
         if not given:
             return None
