@@ -155,7 +155,8 @@ def _name_dimensions(model: ir.Model, graph: Graph, resolved: Mapping[str, str])
                 text = _settled(str(size.value), resolved)
                 if _NAME.fullmatch(text):
                     known.setdefault(text, dim.removeprefix("?"))
-    sums = {tuple(sorted(names(dim))): dim for one in graph.inputs for dim in one.dims if isinstance(dim, str)}
+    named = [dim.removeprefix("?") for one in graph.inputs for dim in one.dims if isinstance(dim, str)]
+    sums = {tuple(sorted(names(dim))): dim for dim in named}
 
     def renamed(size: int | ir.SymbolicDim) -> int | str | None:
         if isinstance(size, int) or size.value is None:

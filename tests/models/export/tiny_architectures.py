@@ -119,7 +119,7 @@ ENCODERS: dict[str, Callable[[], Any]] = {
         "DistilBertForTokenClassification", "DistilBertConfig", dim=32, n_layers=2, n_heads=4, hidden_dim=64,
         vocab_size=97, max_position_embeddings=64, initializer_range=0.2,
     ),
-    "roberta": _model("RobertaForQuestionAnswering", "RobertaConfig", **_ENCODER),
+    "roberta": _model("RobertaForQuestionAnswering", "RobertaConfig", **_ENCODER, type_vocab_size=1),
     "deberta": _model(
         "DebertaForSequenceClassification", "DebertaConfig", **_ENCODER, relative_attention=True,
         pos_att_type=["p2c", "c2p"],
