@@ -121,8 +121,10 @@ class Generating(ORTModel, _mixin()):  # type: ignore[misc]
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], mode: Any, *args: Any, **kwargs: Any
     ) -> None:
-        """Nothing: caches are what `forward` gives. Assisted generation alone asks for one before, which is empty."""
-        if getattr(mode, "value", None) == "assisted_generation" and generation_config.use_cache:
+        """Nothing: caches are what `forward` gives. The assisted generation of later releases of transformers 5 alone
+        asks for one before, which is empty."""
+        is_assisted = getattr(mode, "value", None) == "assisted_generation"
+        if is_assisted and generation_config.use_cache and _calls_it_cache("CausalLMOutputWithPast"):
             model_kwargs.setdefault("cache", KeyValues([]))
 
     @staticmethod
@@ -172,9 +174,14 @@ def output(name: str, return_dict: bool | None, caches: KeyValues | None = None,
     """
     kind = getattr(require("transformers.modeling_outputs", "Generation"), name)
     if caches is not None:
-        fields["cache" if "cache" in kind.__dataclass_fields__ else "past_key_values"] = caches
+        fields["cache" if _calls_it_cache(name) else "past_key_values"] = caches
     found = kind(**fields)
     return found.to_tuple() if return_dict is False else found
+
+
+def _calls_it_cache(name: str) -> bool:
+    """Whether an output of transformers calls its caches `cache`, not `past_key_values`."""
+    return "cache" in getattr(require("transformers.modeling_outputs", "Generation"), name).__dataclass_fields__
 
 
 @dataclass(frozen=True)
