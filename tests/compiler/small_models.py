@@ -175,6 +175,17 @@ SMALL_MODELS: dict[str, SmallModel] = {
         tolerance=1e-5,
         float32_alone=True,
     ),
+    "weights of few bits": SmallModel(
+        """few_bits (float[n, 48] x, int64[2, n] tokens) => (float[n, 18] p, float[2, n, 32] rows)
+        { packed = Cast<to = 2>(numbers) table = Cast<to = 2>(book)
+          p = com.microsoft.MatMulNBits<K = 48, N = 18, bits = 4, block_size = 16>(x, packed, scales)
+          rows = com.microsoft.GatherBlockQuantized<bits = 4, block_size = 16>(table, tokens, steps) }""",
+        sizes=({"n": 3}, {"n": 100}),  # few rows meet packed weights, many ones real ones
+        constants={"numbers": (18, 3, 8), "scales": (54,), "book": (50, 16), "steps": (50, 2)},
+        special={"tokens": _tokens},
+        tolerance=1e-5,
+        float32_alone=True,
+    ),
     "quantised convolutions": SmallModel(
         """convolutions (float[n, 64, m, 7] x) => (float[n, 64, m, 7] y, float[n, 33, k, 4] z)
         { xs = Constant<value_float = 0.03>() ws = Constant<value_float = 0.02>() big = Constant<value_float = 0.21>()
