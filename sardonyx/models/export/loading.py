@@ -11,6 +11,7 @@ from typing import Any
 
 from sardonyx import errors
 from sardonyx.models.export import tasks
+from sardonyx.models.folders.companions import copy_file
 from sardonyx.models.requirements import require
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -109,8 +110,7 @@ def save_beside(source: Any, model: Any, folder: Path, hub: dict[str, Any]) -> l
         for path in _files_of_inputs(beside):
             target = folder / path.relative_to(beside)
             if not (target.exists() and target.samefile(path)):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(path.read_bytes())
+                copy_file(path, target)
                 written.append(target)
     return written
 
