@@ -196,6 +196,26 @@ def test_a_config_of_genai(tiny: Folders, tmp_path: Path) -> None:
         Classifier.from_pretrained(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["config.json", "genai_config.json"])
+def test_configs_with_values_that_transformers_refuses(
+    name: str, tiny: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers 5 checks types by huggingface_hub, whose errors are no ValueError."""
+    transformers = pytest.importorskip("transformers")
+    refusal = pytest.importorskip("huggingface_hub.errors").StrictDataclassFieldValidationError
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise refusal("hidden_size", TypeError("expected int, got str"))
+
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", refuse)
+    monkeypatch.setattr(transformers.AutoConfig, "for_model", refuse)
+    said = {"model_type": "bert", "model": {"type": "llama", "decoder": {"hidden_size": "wide"}}}
+    (tmp_path / name).write_text(json.dumps(said))
+    shutil.copy(tiny(TASK) / "onnx" / "model.onnx", tmp_path)
+    with pytest.raises(errors.Fail, match=rf"{name} is no config that transformers can .*hidden_size"):
+        Classifier.from_pretrained(tmp_path)
+
+
 def test_a_session_of_the_caller(tiny: Folders, model: Any) -> None:
     session = ort.InferenceSession(tiny(TASK) / "onnx" / "model.onnx")
     found = Classifier(config=model.config, session=session)
