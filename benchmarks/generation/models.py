@@ -153,9 +153,19 @@ def _export(kind: str, config: dict[str, Any], class_name: str, folder: Path) ->
     export_model(model, folder)
 
 
+# Runs a module as a command, behind torchvision where that is installed, as transformers needs it.
+_AS_COMMAND = """
+import importlib.util, runpy, sys
+if importlib.util.find_spec("torchvision"):
+    import benchmarks.zoo.architectures
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
 def _run(python: str, module: list[str]) -> None:
     """A module of another environment, as a command."""
-    done = subprocess.run([python, "-m", *module], capture_output=True, text=True)
+    done = subprocess.run([python, "-c", _AS_COMMAND, *module], capture_output=True, text=True)
     if done.returncode:
         told = done.stderr.strip().splitlines()
         raise RuntimeError(f"{module[0]}: {told[-1] if told else f'ended with {done.returncode}'}")
