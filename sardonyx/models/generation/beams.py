@@ -63,7 +63,7 @@ class Beams:
     def step(self, logits: Array, changes: list[Processor], stops: Stops) -> tuple[Array, Array] | None:
         """Choose the next tokens by logits (rows, vocabulary).
 
-        Gives the row that each row goes on from and the token (rows, 1) that it goes on with; None at the end.
+        Gives the row that each row goes on from and the token that it goes on with, (rows,) each; None at the end.
         """
         beams = self._scores.shape[1]
         top = logits.max(axis=1, keepdims=True)
@@ -81,7 +81,7 @@ class Beams:
             [np.take_along_axis(self._tokens[:, :, :length], parents[:, :, None], axis=1), chosen[:, :, None]], axis=2
         )
         ended = stops.ended(longer.reshape(-1, length + 1))
-        hits = np.zeros(scores.shape, bool) if ended is None else ended.reshape(scores.shape)
+        hits = ended.reshape(scores.shape)
         if length + 1 == self._most:
             hits[:] = True
         before = self._rows
@@ -184,4 +184,4 @@ class Beams:
         tokens = np.empty((prompts, beams), np.int64)
         np.put_along_axis(tokens, rows, self._tokens[:, :, self._length - 1], axis=1)
         offsets = np.arange(prompts)[:, None] * beams
-        return (sources + offsets).reshape(-1), tokens.reshape(-1, 1)
+        return (sources + offsets).reshape(-1), tokens.reshape(-1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,18 @@ class _Step:
     last: Array  # the logits of the last token, a view if they are float32
 
 
+@dataclass(frozen=True)
+class _Single:
+    """A step of one token for each row, none of them padding, with views that are written element by element."""
+
+    binding: IOBinding
+    ids: memoryview
+    positions: memoryview | None
+    past: memoryview | None
+    mask: Array | None
+    last: Array
+
+
 class BoundCache(Cache):
     """One buffer for each cache, as long as the capacity, and two for each state of fixed size, which take turns."""
 
@@ -47,6 +59,8 @@ class BoundCache(Cache):
         self.turn = 0
         # Bindings by number of tokens, turn and the row they are of (None: all).
         self.steps: dict[tuple[int, int, int | None], _Step] = {}
+        self.single: _Single | None = None
+        self.hidden = self._hidden.data
 
     @property
     def can_crop(self) -> bool:
@@ -57,16 +71,6 @@ class BoundCache(Cache):
         """The mask of all positions that there is room for: (rows, capacity), 0 where nothing is."""
         return self._mask[: self.rows]
 
-    @property
-    def seen(self) -> Array:
-        """How many tokens each row holds: (rows, 1)."""
-        return self._seen[: self.rows, None]
-
-    @property
-    def coming(self) -> Array:
-        """How many tokens each row holds behind the step that is about to run."""
-        return self._coming[: self.rows]
-
     def now(self, place: int) -> Array:
         """The buffer that holds a cache."""
         return self.turned[place] if self.turn and place in self.turned else self.buffers[place]
@@ -75,8 +79,13 @@ class BoundCache(Cache):
         """The buffer that the next step writes a cache to."""
         return self.buffers[place] if self.turn or place not in self.turned else self.turned[place]
 
-    def _grow(self, capacity: int) -> None:
+    def unbind(self) -> None:
+        """Forget what was bound: buffers or rows are about to be others."""
         self.steps.clear()
+        self.single = None
+
+    def _grow(self, capacity: int) -> None:
+        self.unbind()
         for place, (state, buffer) in enumerate(zip(self._states, self.buffers, strict=True)):
             if state.axis is not None:
                 added = [(0, 0)] * buffer.ndim
@@ -89,7 +98,7 @@ class BoundCache(Cache):
 
     def _move(self, places: Array, sources: Array, first: int) -> None:
         # Rows whose padding is left out hold their tokens further in front.
-        begin = max(0, first - int(self.length - self._seen[: self.rows].min()))
+        begin = max(0, first - int(self._hidden[: self.rows].max()))
         for place, state in enumerate(self._states):
             buffer = self.now(place)
             if state.axis is not None:
@@ -98,7 +107,7 @@ class BoundCache(Cache):
             buffer[places] = buffer[sources]
 
     def _fan_out(self, sources: Array) -> None:
-        self.steps.clear()
+        self.unbind()
         for place, state in enumerate(self._states):
             buffer = self.now(place)
             if state.axis is not None:
@@ -149,25 +158,19 @@ class BoundDecoder(Decoder):
         states = self._signature.states
         return BoundCache(states, self._head_size, rows, self._capacity(capacity), self.positions, spread)
 
-    def follow(self, ids: Array, cache: Cache) -> Array:
+    def follow(self, tokens: Sequence[int], cache: Cache) -> Array:
         assert isinstance(cache, BoundCache)
-        step = cache.steps.get((1, 0, None))
-        if (
-            step is None
-            or self._counts_by_mask
-            or cache.turned
-            or step.others
-            or step.last.dtype != np.float32
-            or cache.length >= cache.capacity
-        ):
-            return self.step(ids, cache)
-        # Everything here comes anew from memory each time, behind a run that reads all weights.
-        step.ids[...] = ids
-        if step.positions is not None:
-            step.positions[...] = cache.seen
+        step, begin = cache.single, cache.length
+        if step is None or begin >= cache.capacity:
+            return super().follow(tokens, cache)
+        ids, positions, hidden = step.ids, step.positions, cache.hidden
+        for row, token in enumerate(tokens):
+            ids[row, 0] = token
+            if positions is not None:
+                positions[row, 0] = begin - hidden[row]
         if step.past is not None:
-            step.past[...] = cache.length
-        cache.put_one(ids)
+            step.past[()] = begin
+        cache.put_one(tokens)
         if step.mask is not None:
             step.mask[...] = cache.table
         self.session.run_with_iobinding(step.binding)
@@ -220,6 +223,8 @@ class BoundDecoder(Decoder):
             for other in [one for one in cache.steps if one[0] > 1]:
                 del cache.steps[other]
             cache.steps[key] = step
+            if key == (1, 0, None):
+                cache.single = self._single(cache, step)
         step.ids[...] = ids
         if step.positions is not None:
             step.positions[...] = positions
@@ -236,6 +241,14 @@ class BoundDecoder(Decoder):
         if cache.turned:
             cache.turn = 1 - cache.turn
         return step.logits
+
+    def _single(self, cache: BoundCache, step: _Step) -> _Single | None:
+        """The step for tokens that follow each other; None where one takes more than to write its tokens down."""
+        if self._counts_by_mask or cache.turned or step.others or step.last.dtype != np.float32:
+            return None
+        ids, positions, past = (None if one is None else one.data for one in (step.ids, step.positions, step.past))
+        assert ids is not None
+        return _Single(step.binding, ids, positions, past, step.mask, step.last)
 
     def _bind(self, cache: BoundCache, ids: Array, others: Mapping[str, Any], row: int | None) -> _Step:
         signature = self._signature

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,10 +39,11 @@ class Cache(ABC):
         # row, they may stay what they are: all that it becomes holds the same.
         self._contents = np.zeros((self.most_rows, capacity), np.int64)
         self._last_content = 0
-        self._row_numbers = np.arange(1, self.most_rows + 1)
-        self._seen = np.zeros(self.most_rows, np.int64)  # tokens of each row that the mask lets through
-        self._coming = self._seen.copy()
+        self._numbered = 0  # positions that have their numbers; those behind get them when rows are compared
+        self._hidden = np.zeros(self.most_rows, np.int64)  # positions of each row that are padding
+        self._coming_hidden = self._hidden.copy()
         self._written = 0  # positions behind it are 0 in the mask
+        self._look()
 
     # What it holds
 
@@ -71,6 +72,16 @@ class Cache(ABC):
         apart = np.flatnonzero(~same.all(axis=0))
         return int(apart[0]) if len(apart) else count
 
+    @property
+    def seen(self) -> Array:
+        """How many tokens each row holds: (rows, 1)."""
+        return self.length - self._hidden[: self.rows, None]
+
+    @property
+    def coming(self) -> Array:
+        """How many tokens each row holds behind the step that is about to run: (rows,)."""
+        return self._written - self._coming_hidden[: self.rows]
+
     # What a step writes
 
     def reserve(self, positions: int) -> None:
@@ -84,6 +95,7 @@ class Cache(ABC):
         grown = [np.pad(one, added) for one in (self._tokens, self._mask, self._contents)]
         self._grow(wanted)
         self._tokens, self._mask, self._contents = grown
+        self._look()
 
     def put(self, ids: Array, mask: Array | None) -> None:
         """Write down the tokens (rows, count) that a step is about to read.
@@ -98,7 +110,7 @@ class Cache(ABC):
         self._written = end
         if mask is None:
             self._mask[:rows, begin:end] = 1
-            np.add(self._seen[:rows], end - begin, out=self._coming[:rows])
+            self._coming_hidden[:rows] = self._hidden[:rows]
             return
         if mask.shape == (rows, end):
             self._mask[:rows, :end] = mask
@@ -109,26 +121,27 @@ class Cache(ABC):
                 f"attention_mask has shape {list(mask.shape)}; it must be [{rows}, {end}], or {list(ids.shape)} for "
                 "the new tokens alone"
             )
-        self._seen[:rows] = self._mask[:rows, :begin].sum(axis=1)
-        self._coming[:rows] = self._seen[:rows] + self._mask[:rows, begin:end].sum(axis=1)
+        self._hidden[:rows] = begin - self._mask[:rows, :begin].sum(axis=1)
+        self._coming_hidden[:rows] = end - self._mask[:rows, :end].sum(axis=1)
 
-    def put_one(self, ids: Array) -> None:
-        """`put` for a token for each row (rows, 1) that is no padding, in as few operations as that takes."""
-        begin, rows = self.length, self.rows
+    def put_one(self, tokens: Sequence[int]) -> None:
+        """`put` for a token for each row that is no padding; `advance_one` goes with it.
+
+        It writes element by element through views, which touches little memory: all of it, code of NumPy's too, has to
+        come anew behind a run that reads all weights.
+        """
+        begin = self.length
         if self._written > begin + 1:
             self._mask[:, begin + 1 : self._written] = 0
         self._written = begin + 1
-        self._tokens[:rows, begin] = ids[:, 0]
-        self._mask[:rows, begin] = 1
+        held, mask = self._token_view, self._mask_view
+        for row, token in enumerate(tokens):
+            held[row, begin] = token
+            mask[row, begin] = 1
 
     def advance_one(self) -> None:
         """`advance` behind `put_one`."""
-        rows, begin = self.rows, self.length
-        if rows > 1:
-            np.add(self._row_numbers[:rows], self._last_content, out=self._contents[:rows, begin])
-            self._last_content += rows
-        self._seen += 1
-        self.length = begin + 1
+        self.length += 1
 
     def coming_mask(self, count: int) -> Array:
         """The mask of all positions, with those of the step that is about to read `count` tokens: a view."""
@@ -138,19 +151,15 @@ class Cache(ABC):
         """The positions (rows, count) of the tokens that a step is about to read: padding does not count."""
         rows = self.rows
         if count == 1 and self._mask[:rows, self.length].all():
-            return self._seen[:rows, None]
+            return self.seen
         new = self._mask[:rows, self.length : self.length + count]
-        places = self._seen[:rows, None] + np.cumsum(new, axis=1) - 1
+        places = self.seen + np.cumsum(new, axis=1) - 1
         return np.where(new == 0, 1, places)
 
     def advance(self, count: int) -> None:
         """A step has read `count` tokens."""
-        rows, begin = self.rows, self.length
-        made = np.arange(self._last_content + 1, self._last_content + 1 + rows * count)
-        self._contents[:rows, begin : begin + count] = made.reshape(rows, count)
-        self._last_content += rows * count
-        self._seen[:rows] = self._coming[:rows]
-        self.length = begin + count
+        self._hidden[: self.rows] = self._coming_hidden[: self.rows]
+        self.length += count
 
     # What rearranges it
 
@@ -172,7 +181,8 @@ class Cache(ABC):
             )
         with self._changing():
             self._crop(length)
-        self._seen[: self.rows] = self._mask[: self.rows, :length].sum(axis=1)
+        self._hidden[: self.rows] = length - self._mask[: self.rows, :length].sum(axis=1)
+        self._numbered = min(self._numbered, length)
         self.length = length
 
     def reorder(self, rows: Array) -> None:
@@ -180,6 +190,7 @@ class Cache(ABC):
         rows = np.asarray(rows)
         if rows.shape != (self.rows,) or (rows < 0).any() or (rows >= self.rows).any():
             raise errors.InvalidArgument(f"{rows.tolist()} does not name a row of {self.rows} for each of them")
+        self._number()
         differs = self._contents[rows, : self.length] != self._contents[: self.rows, : self.length]
         places = np.flatnonzero(differs.any(axis=1))
         if not len(places):
@@ -189,7 +200,7 @@ class Cache(ABC):
             self._move(places, sources, first)
         for table in (self._tokens, self._mask, self._contents):
             table[places, first : self.length] = table[sources, first : self.length]
-        self._seen[places] = self._seen[sources]
+        self._hidden[places] = self._hidden[sources]
 
     def fan_out(self, count: int) -> None:
         """Make each row `count` rows that follow each other; there must be room for them."""
@@ -198,12 +209,25 @@ class Cache(ABC):
         wide = self.rows * count
         if wide > self.most_rows:
             raise errors.InvalidArgument(f"A cache for {self.most_rows} rows has no room for {wide}")
+        self._number()
         sources = np.arange(wide) // count
         with self._changing():
             self._fan_out(sources)
-        for table in (self._tokens, self._mask, self._contents, self._seen):
+        for table in (self._tokens, self._mask, self._contents, self._hidden):
             table[:wide] = table[sources]
         self.rows = wide
+
+    def _number(self) -> None:
+        """Give the positions that have been read since rows were last compared numbers of their own."""
+        begin, end, rows = self._numbered, self.length, self.rows
+        made = np.arange(self._last_content + 1, self._last_content + 1 + rows * (end - begin))
+        self._contents[:rows, begin:end] = made.reshape(rows, end - begin)
+        self._last_content += len(made)
+        self._numbered = end
+
+    def _look(self) -> None:
+        """Look at the tables as they are now, element by element."""
+        self._token_view, self._mask_view = self._tokens.data, self._mask.data
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -211,8 +235,8 @@ class Cache(ABC):
         try:
             yield
         except BaseException:
-            self.length = 0
-            self._seen[:] = 0
+            self.length = self._numbered = 0
+            self._hidden[:] = 0
             self._clear()
             raise
 

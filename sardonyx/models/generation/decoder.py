@@ -117,9 +117,9 @@ class Decoder(ABC):
         last = logits[:, -1]
         return last if last.dtype == np.float32 else last.astype(np.float32)
 
-    def follow(self, ids: Array, cache: Cache) -> Array:
-        """`step` for tokens (rows, 1) that were chosen by logits of this model: nothing of them is checked."""
-        return self.step(ids, cache)
+    def follow(self, tokens: Sequence[int], cache: Cache) -> Array:
+        """`step` for a token for each row, chosen by logits of this model: nothing of them needs to be checked."""
+        return self.step(np.array(tokens, np.int64)[:, None], cache)
 
     def read(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -143,9 +143,10 @@ class _Run:
         rows, length = prompt.shape
         tokens = np.full((rows, most), self.settings.padding, np.int64)
         tokens[:, :length] = prompt
+        written = tokens.data
         going = np.ones(rows, bool)
         pads = self.stops.has_ends
-        cache, changes = self.cache, self.changes
+        cache, changes, stops = self.cache, self.changes, self.stops
         follow = self._follow()
         some_ended = False
         if streamer is not None:
@@ -153,30 +154,34 @@ class _Run:
         while True:
             for change in changes:
                 change(tokens[:, :length], logits)
-            chosen = logits.argmax(axis=1) if sampler is None else sampler.draw(logits)
+            # A list, as the little that comes now is quicker with Python's numbers than with arrays.
+            chosen: list[int] = (logits.argmax(axis=1) if sampler is None else sampler.draw(logits)).tolist()
             if some_ended and pads:
-                chosen[~going] = self.settings.padding
-            tokens[:, length] = chosen
+                padding = self.settings.padding
+                chosen = [token if goes else padding for token, goes in zip(chosen, going, strict=True)]
+            for row, token in enumerate(chosen):
+                written[row, length] = token
             length += 1
             if streamer is not None:
-                streamer.put(chosen)
-            ended = self.stops.ended(tokens[:, :length])
-            if ended is not None and ended.any():
-                going &= ~ended
-                some_ended = True
+                streamer.put(np.array(chosen, np.int64))
+            if stops.may_end(chosen):
+                ended = stops.ended(tokens[:, :length])
+                if ended.any():
+                    going &= ~ended
+                    some_ended = True
             if length == most or (some_ended and not going.any()):
                 break
-            logits = follow(chosen[:, None], cache)
+            logits = follow(chosen, cache)
         if streamer is not None:
             streamer.end()
         return Generated(tokens[:, :length], None, cache)
 
-    def _follow(self) -> Callable[[Array, Cache], Array]:
+    def _follow(self) -> Callable[[Sequence[int], Cache], Array]:
         """The step for tokens that were chosen: the short one where the model has it."""
         if self.others is None and hasattr(self.model, "follow"):
-            follow: Callable[[Array, Cache], Array] = self.model.follow
+            follow: Callable[[Sequence[int], Cache], Array] = self.model.follow
             return follow
-        return lambda ids, cache: self.model.step(ids, cache, None, None, self.others)
+        return lambda tokens, cache: self.model.step(np.array(tokens)[:, None], cache, None, None, self.others)
 
     def beams(self, prompt: Array, logits: Array, most: int, sampler: Sampler | None) -> Generated:
         """Beam search, or beams that are drawn."""
@@ -188,7 +193,7 @@ class _Run:
                 break
             rows, tokens = chosen
             self.cache.reorder(rows)
-            logits = follow(tokens, self.cache)
+            logits = follow(tokens.tolist(), self.cache)
         sequences, scores = beams.result()
         return Generated(sequences, scores, None)
 

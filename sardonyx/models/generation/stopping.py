@@ -29,19 +29,21 @@ class Stops:
                 raise errors.InvalidArgument("stop_strings need the model's tokenizer: pass tokenizer=")
             self._texts = _StopTexts(settings.stop_strings, tokenizer)
         self._given = given
-        self._is_idle = (
-            not settings.eos_token_id and not settings.stop_strings and settings.max_time is None and given is None
-        )
+        # Without these, a row ends with the tokens that end it and with no others.
+        self._end_set = frozenset(settings.eos_token_id)
+        self._looks_further = bool(settings.stop_strings) or settings.max_time is not None or given is not None
 
     @property
     def has_ends(self) -> bool:
         """Whether any token ends a row."""
         return len(self._ends) > 0
 
-    def ended(self, tokens: Array) -> Array | None:
-        """Which rows of tokens (rows, length) end with their last token; None where nothing but the length ends any."""
-        if self._is_idle:
-            return None
+    def may_end(self, chosen: Sequence[int]) -> bool:
+        """Whether `ended` has to be asked where these are the last tokens of the rows: else none ends."""
+        return self._looks_further or not self._end_set.isdisjoint(chosen)
+
+    def ended(self, tokens: Array) -> Array:
+        """Which rows of tokens (rows, length) end with their last token."""
         ended: Array = (tokens[:, -1:] == self._ends).any(axis=1)
         if self._texts is not None:
             ended |= self._texts.ended(tokens)
