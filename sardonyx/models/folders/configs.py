@@ -69,7 +69,7 @@ def _of_file(folder: Path, said: dict[str, Any], trust_remote_code: bool) -> Any
         if known or (trust_remote_code and "auto_map" in said):
             return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         return transformers.PretrainedConfig.from_dict(said)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, ImportError, *_refusals()) as error:
+    except _refusals(OSError, ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
         raise errors.Fail(f"{folder / CONFIG} is no config that transformers can read: {error}") from error
 
 
@@ -86,11 +86,11 @@ def _of_genai(said: dict[str, Any]) -> Any:
         if model["type"] in transformers.CONFIG_MAPPING:
             return transformers.AutoConfig.for_model(model["type"], **values)
         return transformers.PretrainedConfig.from_dict({"model_type": model["type"], **values})
-    except (ValueError, TypeError, AttributeError, *_refusals()) as error:
+    except _refusals(ValueError, TypeError, AttributeError) as error:
         raise errors.Fail(f"{GENAI_CONFIG} is no config that transformers can take: {error}") from error
 
 
-def _refusals() -> tuple[type[Exception], ...]:
-    """What configs of transformers 5 raise for values of a wrong type or size: errors of huggingface_hub's own."""
+def _refusals(*known: type[Exception]) -> tuple[type[Exception], ...]:
+    """These, and what configs of transformers 5 raise for values of a wrong type or size: huggingface_hub's own error."""
     found = getattr(require("huggingface_hub.errors", "Reading a config"), "StrictDataclassError", None)
-    return () if found is None else (found,)
+    return known if found is None else (*known, found)

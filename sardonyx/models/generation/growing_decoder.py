@@ -77,7 +77,8 @@ class GrowingDecoder(Decoder):
         signature = self._signature
         feeds: dict[str, Any] = {IDS: self._as_input(IDS, ids), **others}
         if signature.has(MASK):
-            feeds.setdefault(MASK, self._as_input(MASK, cache.coming_mask(ids.shape[1])))
+            mask = cache.coming_mask(ids.shape[1])
+            feeds.setdefault(MASK, self._as_input(MASK, mask[:, -ids.shape[1] :] if signature.masks_new else mask))
         if signature.has(POSITIONS):
             feeds[POSITIONS] = self._as_input(POSITIONS, positions)
         if signature.has(USE_CACHE):

@@ -79,7 +79,8 @@ class Signature:
 
     `dtypes` are those of all inputs by name. `vocabulary` is the last dimension of the logits, None where the model
     does not fix it; `rows` and `step` are the batch and the number of tokens that the model was exported for, None
-    where any will do. `others` are the inputs that are neither tokens nor mask nor positions nor caches.
+    where any will do. `others` are the inputs that are neither tokens nor mask nor positions nor caches. With
+    `masks_new`, the mask is of the tokens of a step alone, as that of models whose states have no positions.
     """
 
     logits: str
@@ -89,6 +90,7 @@ class Signature:
     rows: int | None
     step: int | None
     others: tuple[str, ...]
+    masks_new: bool = False
 
     @staticmethod
     def of(inputs: Sequence[Argument], outputs: Sequence[Argument]) -> Signature:
@@ -115,11 +117,18 @@ class Signature:
             batch,
             step,
             tuple(name for name in by_name if name not in known),
+            _masks_new(by_name[IDS], by_name.get(MASK), states),
         )
 
     def has(self, name: str) -> bool:
         """Whether there is an input of this name."""
         return name in self.dtypes
+
+
+def _masks_new(ids: Argument, mask: Argument | None, states: Sequence[State]) -> bool:
+    if mask is None or len(mask.shape) != 2 or not any(state.axis is None for state in states):
+        return False
+    return isinstance(mask.shape[1], str) and mask.shape[1] == ids.shape[1]
 
 
 def _states(inputs: Sequence[Argument], outputs: Sequence[Argument]) -> Iterator[State]:

@@ -14,6 +14,7 @@ from sardonyx.models.folders import layout
 from sardonyx.models.folders.decoders import decoder_name
 from sardonyx.models.generation import signature
 from sardonyx.models.generation.decoder import Decoder
+from sardonyx.models.generation.signature import Signature
 from sardonyx.models.requirements import installed
 from sardonyx.models.tasks import key_values as caches_of
 from sardonyx.models.tasks import own_loop
@@ -59,6 +60,7 @@ class ORTModelForCausalLM(Generating):
         super().__init__(**kwargs)
         self._steps: Decoder | None = None
         self._caches = caches_of.cache_names(self._main)
+        self._masks_new = Signature.of(self.session.get_inputs(), self.session.get_outputs()).masks_new
         self.key_value_input_names = [one.input for one in self._caches]
         self.key_value_output_names = [one.output for one in self._caches if one.output is not None]
 
@@ -114,7 +116,8 @@ class ORTModelForCausalLM(Generating):
         values["input_ids"] = input_ids
         if "attention_mask" in part.inputs:
             whole = earlier + length
-            values["attention_mask"] = attention_mask if attention_mask is not None else ones(batch, whole, tokens)
+            mask = attention_mask if attention_mask is not None else ones(batch, whole, tokens)
+            values["attention_mask"] = mask[:, -length:] if self._masks_new else mask
         if "position_ids" in part.inputs:
             values["position_ids"] = position_ids
             if position_ids is None:

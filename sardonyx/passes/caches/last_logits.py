@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.graph.constants import is_constant
+from sardonyx.ops.framework.facts import known
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Elementwise
 from sardonyx.passes.caches.lengths import Nodes
@@ -50,8 +51,11 @@ def keep_last(model: ir.Model, inference: Inference) -> None:
         value = source
     last = _last(nodes, value)
     stamp([last], NAME, [])
+    assert fact.shape is not None
+    dims = [dim if isinstance(dim, int) else ir.SymbolicDim(str(dim)) for dim in fact.shape if known(dim)]
+    shape = ir.Shape([dims[0], 1, dims[-1]]) if len(dims) == 3 else None
     if not behind:
-        _become_output(graph, output, last)
+        _become_output(graph, output, last, shape)
         return
     reader = behind[-1]
     graph.insert_before(reader, last)
@@ -61,24 +65,22 @@ def keep_last(model: ir.Model, inference: Inference) -> None:
     for node in behind:
         for result in node.outputs:
             result.shape = None
+    output.shape = shape
 
 
 def _last(nodes: Nodes, value: ir.Value) -> ir.Node:
-    """The last row along the axis of positions."""
-    first, end, axis = (nodes.constant([number]) for number in (-1, (1 << 63) - 1, _AXIS))
-    if nodes.has_slice_inputs:
-        return nodes.make("Slice", [value, first, end, axis])
-    return nodes.make("Slice", [value], {"starts": [-1], "ends": [(1 << 63) - 1], "axes": [_AXIS]})
+    """The last row along the axis of positions; one row, whatever is known of their number."""
+    return nodes.make("Gather", [value, nodes.constant([-1])], {"axis": _AXIS})
 
 
-def _become_output(graph: ir.Graph, output: ir.Value, last: ir.Node) -> None:
+def _become_output(graph: ir.Graph, output: ir.Value, last: ir.Node, shape: ir.Shape | None) -> None:
     """Let a node give the output, which has been something else that keeps no name."""
     producer = output.producer()
     assert producer is not None
     graph.insert_after(producer, last)
     result = last.outputs[0]
     result.name, output.name = output.name, None
-    result.type = output.type
+    result.type, result.shape = output.type, shape
     places = [place for place, value in enumerate(graph.outputs) if value is output]
     for place in places:
         graph.outputs[place] = result
