@@ -76,7 +76,7 @@ def _given(model: Any, task: str | None, dtype: str | None) -> tuple[Any, str]:
 def _config(transformers: Any, name: str, hub: dict[str, Any]) -> Any:
     try:
         return transformers.AutoConfig.from_pretrained(name, **hub)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # configs of wrong types raise whatever the code of their class does
         if os.path.exists(name):
             raise errors.InvalidArgument(f"transformers cannot read the config of {name}: {_line(error)}") from error
         raise errors.NoSuchFile(f"{name} is no folder, and cannot be had as a model's id: {_line(error)}") from error
@@ -108,10 +108,9 @@ def save_beside(source: Any, model: Any, folder: Path, hub: dict[str, Any]) -> l
         beside = _folder(os.fspath(source), hub)
         for path in _files_of_inputs(beside):
             target = folder / path.relative_to(beside)
-            if not (target.exists() and target.samefile(path)):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(path.read_bytes())
-                written.append(target)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+            written.append(target)
     return written
 
 
