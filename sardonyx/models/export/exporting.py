@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sardonyx import errors
-from sardonyx.models.export import loading
+from sardonyx.models.export import loading, staging
 from sardonyx.models.export.graphs import Graph
 from sardonyx.models.requirements import require
 
@@ -66,8 +66,9 @@ def export_model(
     a part of an output's largest number.
 
     Raises `errors.NoSuchFile` and `errors.InvalidArgument` for what is no model, `errors.NotImplemented` with torch's
-    reason for a model that cannot be exported, and `errors.Fail` with the numbers where a file differs from PyTorch;
-    then no ONNX file is left.
+    reason for a model that cannot be exported, and `errors.Fail` with the numbers where a file differs from PyTorch,
+    and for a folder that cannot be written. Files come into the folder when all of them are whole: after an error or
+    Ctrl-C it is as it was.
     """
     opset = DEFAULT_OPSET if opset is None else opset
     if opset not in _OPSETS:
@@ -79,18 +80,21 @@ def export_model(
     from sardonyx.models.export import architectures
 
     folder = Path(output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    with architectures.prepared(loaded):
+    with staging.staged(folder) as stage, architectures.prepared(loaded):
         graphs = architectures.graphs(loaded, task)
         try:
-            files, differences = _written(graphs, folder, opset, check, tolerance, tell)
+            files, differences = _written(graphs, stage, opset, check, tolerance, tell)
         except (errors.Fail, errors.NotImplemented):
             if not any(graph.is_open for graph in graphs):
                 raise
             # The tracer may keep a size free that the model's code has made choices by, as Swin's pads its windows.
             graphs = [graph.settled() for graph in graphs]
-            files, differences = _written(graphs, folder, opset, check, tolerance, tell)
-        files += loading.save_beside(model, loaded, folder, hub)
+            files, differences = _written(graphs, stage, opset, check, tolerance, tell)
+        files += loading.save_beside(model, loaded, stage, hub)
+        # Weights come before the graphs that read them.
+        weights_first = sorted(files, key=lambda path: path.suffix == ".onnx")
+        places = dict(zip(weights_first, staging.publish(weights_first, stage, folder), strict=True))
+        files = [places[path] for path in files]
     return Exported(
         folder,
         task,
@@ -110,7 +114,7 @@ def _written(
     tolerance: float | None,
     tell: Callable[[str], None],
 ) -> tuple[list[Path], dict[str, float]]:
-    """The files of graphs, and how far they are from PyTorch; no file is left where one is too far."""
+    """The files of graphs, and how far they are from PyTorch."""
     from sardonyx.models.export import checking, dynamo, weights
 
     made = {}
@@ -120,12 +124,7 @@ def _written(
     tell("writing")
     files = weights.write(made, folder)
     differences = {}
-    try:
-        for graph in graphs if check else ():
-            tell(f"comparing {graph.file} with PyTorch")
-            differences[graph.file] = checking.check(folder / graph.file, graph, tolerance)
-    except errors.Fail:
-        for path in files:
-            path.unlink()
-        raise
+    for graph in graphs if check else ():
+        tell(f"comparing {graph.file} with PyTorch")
+        differences[graph.file] = checking.check(folder / graph.file, graph, tolerance)
     return files, differences

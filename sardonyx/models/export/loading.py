@@ -77,7 +77,7 @@ def _given(model: Any, task: str | None, dtype: str | None) -> tuple[Any, str]:
 def _config(transformers: Any, name: str, hub: dict[str, Any]) -> Any:
     try:
         return transformers.AutoConfig.from_pretrained(name, **hub)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # configs of wrong types raise whatever the code of their class does
         if os.path.exists(name):
             raise errors.InvalidArgument(f"transformers cannot read the config of {name}: {_line(error)}") from error
         raise errors.NoSuchFile(f"{name} is no folder, and cannot be had as a model's id: {_line(error)}") from error
@@ -109,9 +109,8 @@ def save_beside(source: Any, model: Any, folder: Path, hub: dict[str, Any]) -> l
         beside = _folder(os.fspath(source), hub)
         for path in _files_of_inputs(beside):
             target = folder / path.relative_to(beside)
-            if not (target.exists() and target.samefile(path)):
-                copy_file(path, target)
-                written.append(target)
+            copy_file(path, target)
+            written.append(target)
     return written
 
 
