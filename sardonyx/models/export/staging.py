@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from sardonyx import errors
+from sardonyx.runtime.files.opening import scratch_folder
 
 
 @contextmanager
@@ -20,20 +19,22 @@ def staged(folder: Path) -> Iterator[Path]:
     `errors.Fail` where `folder` cannot be made or written.
     """
     is_new = not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        stage = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder))
-    except OSError as error:
-        raise errors.Fail(
-            f"{folder} cannot be written: {error.strerror or error}. Name a folder that you may write to"
-        ) from error
-    try:
-        yield stage
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
+    with ExitStack() as stack:
         if is_new:
-            with suppress(OSError):  # which it is for a folder with files in it
-                folder.rmdir()
+            stack.callback(_remove_empty, folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stage = stack.enter_context(scratch_folder(folder))
+        except OSError as error:
+            raise errors.Fail(
+                f"{folder} cannot be written: {error.strerror or error}. Name a folder that you may write to"
+            ) from error
+        yield Path(stage)
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # which it is for a folder with files in it, or one that could not be made
+        folder.rmdir()
 
 
 def publish(files: Sequence[Path], stage: Path, folder: Path) -> list[Path]:

@@ -91,6 +91,6 @@ def _of_genai(said: dict[str, Any]) -> Any:
 
 
 def _refusals(*known: type[Exception]) -> tuple[type[Exception], ...]:
-    """These, and what configs of transformers 5 raise for values of a wrong type or size, an error of huggingface_hub."""
+    """These, and what configs of transformers 5 raise for values of a wrong type or size: one of huggingface_hub."""
     found = getattr(require("huggingface_hub.errors", "Reading a config"), "StrictDataclassError", None)
     return known if found is None else (*known, found)
