@@ -158,3 +158,18 @@ def test_a_step_needs_no_room_for_a_second_cache() -> None:
 def test_another_value_of_the_branch_is_an_error() -> None:
     with pytest.raises(errors.OnnxRuntimeError, match="use_cache_branch"):
         plain(merged(), use_cache_branch="2")
+
+
+def test_the_last_logits_are_one_row_whatever_is_known_of_their_number() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 20]>
+        chosen (float[batch, n, 4] x, bool[n] kept) => (float[batch, m, 4] logits)
+        { some = Compress <axis = 1> (x, kept) logits = Neg (some) }"""
+    )
+    options = ort.SessionOptions()
+    options.add_session_config_entry("sardonyx.last_logits", "1")
+    made = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    assert made.get_outputs()[0].shape == ["batch", 1, 4]
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    (logits,) = made.run(None, {"x": x, "kept": np.array([True, True, False])})
+    np.testing.assert_array_equal(logits, -x[:, 1:2])
