@@ -75,6 +75,8 @@ class Beams:
             for change in changes:
                 change(tokens, logits)
         scores, parents, chosen = self._candidates(logits, top, total)
+        if np.isnan(scores).any():
+            raise selection.no_number()
         length = self._length
         # (prompts, candidates, length + 1)
         longer = np.concatenate(

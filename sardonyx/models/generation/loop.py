@@ -10,7 +10,7 @@ import numpy as np
 
 from sardonyx import errors
 from sardonyx.models.arrays import as_numpy
-from sardonyx.models.generation import torch_hooks
+from sardonyx.models.generation import selection, torch_hooks
 from sardonyx.models.generation.beams import Beams
 from sardonyx.models.generation.cache import Cache
 from sardonyx.models.generation.processors import Processor, processors_of
@@ -155,7 +155,7 @@ class _Run:
             for change in changes:
                 change(tokens[:, :length], logits)
             # A list, as the little that comes now is quicker with Python's numbers than with arrays.
-            chosen: list[int] = (logits.argmax(axis=1) if sampler is None else sampler.draw(logits)).tolist()
+            chosen: list[int] = (selection.best(logits) if sampler is None else sampler.draw(logits)).tolist()
             if some_ended and pads:
                 padding = self.settings.padding
                 chosen = [token if goes else padding for token, goes in zip(chosen, going, strict=True)]

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx import errors
+
 Array = np.ndarray[Any, Any]
 
 # The numbers are looked at as so many rows, whose maxima by column bound the one that is wanted.
@@ -38,3 +40,20 @@ def largest(count: int, values: Array) -> Array:
     """The places of the `count` largest numbers, the largest first, of equal ones the first."""
     places = at_least_the(count, values)
     return places[np.argsort(-values[places], kind="stable")[:count]]
+
+
+def best(scores: Array) -> Array:
+    """The place of the largest number of each row; `errors.Fail` for a row with NaN."""
+    found: Array = scores.argmax(axis=1)
+    for row, place in enumerate(found.tolist()):
+        if np.isnan(scores[row, place]):  # which `argmax` takes for the largest
+            raise no_number()
+    return found
+
+
+def no_number() -> errors.Fail:
+    """The error where the scores of tokens are no numbers."""
+    return errors.Fail(
+        "No token can be chosen: the model gives NaN. It may be float16 beyond its range; `remove_invalid_values=True` "
+        "takes 0 for NaN"
+    )

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx.parser
+import pytest
 
+from sardonyx import errors
 from sardonyx.api.session import InferenceSession
 from sardonyx.models.generation.decoder import Decoder
+from sardonyx.models.generation.loop import generate
+from sardonyx.models.generation.settings import Settings
 
 SIZE = 5
 
@@ -30,9 +36,9 @@ sums (int64[batch, n] input_ids, int64[batch, n] attention_mask, float[batch, 1,
 }}"""
 
 
-def decoder() -> Decoder:
+def decoder(rows: np.ndarray | None = None) -> Decoder:
     model = onnx.parser.parse_model(MODEL)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(table(), "table"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(table() if rows is None else rows, "table"))
     return Decoder.of(InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]), {})
 
 
@@ -57,3 +63,14 @@ def test_padding_is_left_out() -> None:
     expected = (table()[ids] * mask[..., None]).sum(1)
     np.testing.assert_array_equal(made.step(ids, cache, attention_mask=mask), expected)
     np.testing.assert_array_equal(made.step(np.array([[2], [2]]), cache), expected + table()[2])
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 2}, {"do_sample": True}], ids=str)
+def test_a_model_that_gives_no_numbers_is_told(settings: dict[str, Any]) -> None:
+    rows = table()
+    rows[2, 3] = np.nan
+    made = decoder(rows)
+    with pytest.raises(errors.Fail, match="No token can be"):
+        generate(made, np.array([[1, 2]]), Settings.of(max_new_tokens=3, **settings))
+    found = generate(made, np.array([[1]]), Settings.of(max_new_tokens=1))
+    assert found.sequences.tolist() == [[1, int(table()[1].argmax())]]
