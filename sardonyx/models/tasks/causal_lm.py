@@ -60,7 +60,8 @@ class ORTModelForCausalLM(Generating):
         super().__init__(**kwargs)
         self._steps: Decoder | None = None
         self._caches = caches_of.cache_names(self._main)
-        self._masks_new = Signature.of(self.session.get_inputs(), self.session.get_outputs()).masks_new
+        given, made = self.session.get_inputs(), self.session.get_outputs()
+        self._masks_new = "input_ids" in self._main.inputs and Signature.of(given, made).masks_new
         self.key_value_input_names = [one.input for one in self._caches]
         self.key_value_output_names = [one.output for one in self._caches if one.output is not None]
 

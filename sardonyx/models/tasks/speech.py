@@ -82,27 +82,7 @@ class ORTModelForMoonshine(ORTModelForSpeechSeq2Seq):
     auto_model_class = AutoClass("MoonshineForConditionalGeneration")
 
     def forward(  # type: ignore[override]
-        self,
-        input_values: Array | None = None,
-        attention_mask: Array | None = None,
-        decoder_input_ids: Array | None = None,
-        decoder_attention_mask: Array | None = None,
-        encoder_outputs: Any = None,
-        past_key_values: Any = None,
-        use_cache: bool | None = None,
-        cache: Any = None,
-        return_dict: bool | None = None,
-        **kwargs: Any,
+        self, input_values: Array | None = None, attention_mask: Array | None = None, *given: Any, **kwargs: Any
     ) -> Any:
         """As of `ORTModelForSpeechSeq2Seq`, with `input_values` (batch, samples) in the place of `input_features`."""
-        return self._forward(
-            input_values,
-            attention_mask,
-            decoder_input_ids,
-            decoder_attention_mask,
-            encoder_outputs,
-            cache if cache is not None else past_key_values,
-            use_cache,
-            return_dict,
-            kwargs,
-        )
+        return super().forward(input_values, attention_mask, *given, **kwargs)

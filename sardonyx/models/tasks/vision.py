@@ -73,27 +73,7 @@ class ORTModelForPix2Struct(ORTModelForVision2Seq):
     auto_model_class = AutoClass("Pix2StructForConditionalGeneration")
 
     def forward(  # type: ignore[override]
-        self,
-        flattened_patches: Array | None = None,
-        attention_mask: Array | None = None,
-        decoder_input_ids: Array | None = None,
-        decoder_attention_mask: Array | None = None,
-        encoder_outputs: Any = None,
-        past_key_values: Any = None,
-        use_cache: bool | None = None,
-        cache: Any = None,
-        return_dict: bool | None = None,
-        **kwargs: Any,
+        self, flattened_patches: Array | None = None, attention_mask: Array | None = None, *given: Any, **kwargs: Any
     ) -> Any:
         """As of `ORTModelForVision2Seq`, with `flattened_patches` in the place of `pixel_values`."""
-        return self._forward(
-            flattened_patches,
-            attention_mask,
-            decoder_input_ids,
-            decoder_attention_mask,
-            encoder_outputs,
-            cache if cache is not None else past_key_values,
-            use_cache,
-            return_dict,
-            kwargs,
-        )
+        return super().forward(flattened_patches, attention_mask, *given, **kwargs)

@@ -112,11 +112,6 @@ class Nodes:
         """Whether Unsqueeze takes its axes as an input."""
         return self._opset >= 13
 
-    @property
-    def has_slice_inputs(self) -> bool:
-        """Whether Slice takes where it begins and ends as inputs."""
-        return self._opset >= 10
-
 
 class Lengths:
     """What the new input says, at the beginning of the graph: numbers, and one for each batch entry."""

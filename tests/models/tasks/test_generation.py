@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 from sardonyx import errors
@@ -16,6 +19,7 @@ from tests.models.tasks import exports
 from tests.models.tasks.conftest import GENERATORS, Generators
 
 torch = pytest.importorskip("torch", reason="the extra `models` is not installed")
+transformers = pytest.importorskip("transformers", reason="the extra `models` is not installed")
 
 NAMES = list(GENERATORS)
 CACHED = [name for name in NAMES if "whole" not in name]
@@ -332,3 +336,31 @@ def test_whisper_reads_long_sound_window_by_window(generators: Generators, falls
             "condition_on_prev_tokens": True,
         }
     whisper_equal(generators, exports.random_sound(1, frames=260), **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "main"), [("ORTModelForMoonshine", "input_values"), ("ORTModelForPix2Struct", "flattened_patches")]
+)
+def test_other_names_of_the_main_input(monkeypatch: pytest.MonkeyPatch, name: str, main: str) -> None:
+    module = importlib.import_module("sardonyx.models.tasks." + ("speech" if "Moon" in name else "vision"))
+    kind = getattr(module, name)
+    monkeypatch.setattr(kind, "_forward", lambda self, *given: given)
+    model = kind.__new__(kind)
+    wanted = (1, 2, 3, None, 4, 5, None, None, {"other": 6})
+    assert (
+        model.forward(**{main: 1}, attention_mask=2, decoder_input_ids=3, encoder_outputs=4, cache=5, other=6) == wanted
+    )
+    assert model.forward(1, 2, 3, None, 4, 5, other=6) == wanted
+
+
+def test_a_decoder_of_embeddings_opens(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 20]>
+        rows (float[batch, n, 4] inputs_embeds, int64[batch, n] attention_mask) => (float[batch, n, 4] logits)
+        { logits = Neg (inputs_embeds) }"""
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    transformers.GPT2Config(n_layer=1, n_head=1, n_embd=4, vocab_size=4).save_pretrained(tmp_path)
+    opened = ORTModelForCausalLM.from_pretrained(tmp_path, use_cache=False)
+    rows = np.arange(8, dtype=np.float32).reshape(1, 2, 4)
+    np.testing.assert_array_equal(opened(inputs_embeds=rows, use_cache=False).logits, -rows)
