@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from benchmarks.address_space import Model, Prepared, write_small
+from sardonyx import errors
+from sardonyx.runtime.memory import address_space
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space are Linux's")
 
@@ -176,3 +178,15 @@ print("llvmlite.binding" in __import__("sys").modules)
     children, has_llvm = done.stdout.splitlines()
     assert not children.strip("[]', ")
     assert (has_llvm, done.returncode) == ("False", 0)
+
+
+def test_a_module_that_was_read_in_part_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPython's parser blames the text of a module if it gets no memory in the midst of it."""
+    error = SyntaxError("expected ':'", (errors.__file__, 5, 1, "else"))
+    assert address_space.explained(error, "Making the session") is None  # nothing limits this process
+    monkeypatch.setattr(address_space, "limit", lambda: 100 * MB)
+    found = address_space.explained(error, "Making the session")
+    assert found is not None
+    assert found.message.startswith("Making the session needs more address space than there is")
+    assert found.message.endswith(f"(SyntaxError: expected ':' ({Path(errors.__file__).name}, line 5))")
+    assert address_space.explained(SyntaxError("x", ("<text>", 1, 1, "")), "Making the session") is None

@@ -129,7 +129,7 @@ class Keeper:
 
         try:
             self._store.keep(self._states, keys, make, covers=covers)
-        except (NotStorableError, OSError, MemoryError, errors.OnnxRuntimeError) as error:
+        except (NotStorableError, errors.OnnxRuntimeError, *address_space.KINDS) as error:
             self._logger.info(f"no engine is kept of this model: {error}", "engine")
 
     def _cover(self, keys: Sequence[PlanKey]) -> None:
@@ -150,7 +150,7 @@ class Keeper:
             sized, coverage = planned(self._built, program_of(self._built), ran, AT_END)
         except StoppedError:
             return
-        except (NotStorableError, MemoryError, errors.OnnxRuntimeError) as error:
+        except (NotStorableError, errors.OnnxRuntimeError, *address_space.KINDS) as error:
             sized, coverage = None, [Coverage(0, 0, str(error))]
         if AT_END.is_set():
             return

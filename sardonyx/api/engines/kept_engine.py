@@ -72,5 +72,5 @@ class Observer:
                 engine = self._store.find()
                 if engine is not None:
                     self._later.renew(engine)
-        except (errors.OnnxRuntimeError, MemoryError, OSError, ImportError) as error:
+        except (errors.OnnxRuntimeError, *address_space.KINDS) as error:
             self._request.logger.info(f"no plans are made for new sizes: {error}", "engine")

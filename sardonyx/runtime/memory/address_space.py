@@ -30,6 +30,11 @@ _SPARE = 64 << 20
 # What NumPy 2.4 takes with one thread of OpenBLAS, and each further one: a stack, and a buffer of 32 MiB.
 _NUMPY, _NUMPY_THREAD = 88 << 20, 41 << 20
 
+# What Python raises where memory or address space ran out. CPython's parser gives SyntaxError for a module that is
+# without fault, if it finds no room in the midst of it and no bytecode of the module is kept.
+KINDS = (MemoryError, OSError, ImportError, SyntaxError)
+_INSTALLED = tuple(os.path.dirname(one) + os.sep for one in (os.path.dirname(errors.__file__), os.__file__))
+
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
@@ -136,6 +141,8 @@ def shortage_in(error: BaseException) -> BaseException | None:
             return seen
         if isinstance(seen, (ImportError, OSError)) and any(one in str(seen).lower() for one in _PHRASES):
             return seen
+        if isinstance(seen, SyntaxError) and str(seen.filename).startswith(_INSTALLED) and limit() is not None:
+            return seen
         seen = seen.__cause__ or seen.__context__
     return None
 
@@ -150,7 +157,7 @@ class telling:  # noqa: N801 - read as a statement
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (MemoryError, OSError, ImportError)):
+        if isinstance(error, KINDS):
             failed = explained(error, self._what, self._remedy)
             if failed is not None:
                 raise failed from error
