@@ -16,8 +16,9 @@ from rich.table import Table
 import sardonyx
 from sardonyx import errors
 from sardonyx.api.explaining.explained_plan import UNBOUND
-from sardonyx.api.explaining.explanation import Declined, Explanation, Row, abbreviated
+from sardonyx.api.explaining.explanation import Declined, Explanation, Row, abbreviated, stage_lines
 from sardonyx.api.explaining.explanation import explain as explain_session
+from sardonyx.api.explaining.stages import STAGES
 from sardonyx.api.options.run_settings import KERNELS
 from sardonyx.cli.arguments import assignments, dimensions, session_options
 from sardonyx.cli.assumptions import Assumptions
@@ -40,6 +41,7 @@ EXAMPLES = (
     "sardonyx explain model.onnx --dim seq=128 --run --sort time",
     "sardonyx explain model.onnx --dim seq=128 --why",
     "sardonyx explain model.onnx --option sardonyx.cpu.winograd=0 --json",
+    "sardonyx explain model.onnx --dim seq=128 --stage asm --kernel 3",
 )
 
 
@@ -63,11 +65,23 @@ def explain(
     every: Annotated[
         bool, typer.Option("--all", help="A line for each step and each node; else alike ones join.")
     ] = False,
+    stage: Annotated[
+        str, typer.Option(metavar="NAME", help=f"What one stage of compilation makes: {', '.join(STAGES)}.")
+    ] = "",
+    kernel: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="With --stage: the number of a step in the table.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Explain a model; `sardonyx explain --help` says what is shown."""
     if sort not in _ORDERS:
         raise UsageError(f"--sort {sort}: expected {' or '.join(_ORDERS)}")
+    if stage and stage not in STAGES:
+        raise UsageError(f"--stage {stage}: expected {', '.join(STAGES)}")
+    if kernel is not None and stage in ("", "rewritten"):
+        raise UsageError("--kernel N chooses a step of --stage kernels, plan, llvm or asm")
+    if stage and (run or why or memory or as_json):
+        raise UsageError("--stage prints text alone: leave out --run, --why, --memory and --json")
     chosen = [f"{KERNELS}={kernels}"] if kernels else []
     options = session_options(threads, level, [*chosen, *(entries or [])])
     sizes = dimensions(dims or [])
@@ -77,6 +91,10 @@ def explain(
     assumptions = Assumptions(source, given, sizes, feeds)
     tell_what_is_kept()
     session = sardonyx.InferenceSession(str(model), options)
+    if stage:
+        for line in stage_lines(session, stage, feeds, step=kernel):
+            print(line)
+        return
     problem = None
     try:
         found = explain_session(session, feeds, runs=repeat if run else 0, why=why)

@@ -444,3 +444,40 @@ def test_several_names_are_shortened_to_what_they_share(names: list[str], short:
 )
 def test_names_that_differ_in_numbers_become_one(names: list[str], one: str) -> None:
     assert joined(names) == one
+
+
+def test_stages(block: Path, command: Command) -> None:
+    def stage(*words: str) -> str:
+        return command("explain", block, "--stage", *words).out
+
+    model = stage("rewritten")
+    assert "input data: float[" in model
+    assert re.search(r"= com\.microsoft\.\w*Gelu\(.*\)  # \w*Gelu\w* from /block/act/\*", model)
+    kernels = stage("kernels")
+    assert "step 0: gemm MatMul" in kernels
+    assert "= matmul(data, weight: float[" in kernels
+    assert "erf(" in kernels
+    plan = stage("plan", "--kernel", "0")
+    assert re.search(r"reads +input 0 +float32\[", plan)
+    assert re.search(r"writes output 0 +float32\[", plan)
+    assert "define void @kernel(ptr %arguments" in stage("llvm", "--kernel", "0")
+    assembly = stage("asm", "--kernel", "0", "--kernels", "avx2")
+    assert assembly.startswith("# GemmSpec(")
+    assert ".globl\tkernel" in assembly
+    assert "zmm" not in assembly
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--stage", "ptx"], "--stage ptx: expected rewritten, kernels, plan, llvm, asm"),
+        (["--kernel", "0"], "--kernel N chooses a step"),
+        (["--stage", "plan", "--run"], "--stage prints text alone"),
+        (["--stage", "asm"], "give the number of its step"),
+        (["--stage", "plan", "--kernel", "99"], "there is no step 99: the plan has steps 0 to"),
+    ],
+)
+def test_stages_that_are_none(block: Path, command: Command, words: list[str], message: str) -> None:
+    found = command("explain", block, *words)
+    assert found.code != 0
+    assert message in found.err

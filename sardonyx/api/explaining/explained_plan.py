@@ -114,6 +114,27 @@ def explained(
     return found
 
 
+@dataclass(frozen=True)
+class PlacedStep:
+    """A row of an explanation, and the step of a native plan that it tells of, by its `index` there; None if it tells
+    of another step."""
+
+    row: Row
+    step: BoundStep | None = None
+    ready: ReadyPlan | None = None
+    index: int = 0
+
+
+def placed_steps(
+    subject: Subject, feeds: Mapping[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]
+) -> list[PlacedStep]:
+    """The steps of a run for inputs of these shapes, in the order of the rows; errors are those of `explained`."""
+    symbols = symbols_of(subject.plan, shapes)
+    builder = _Builder(subject, symbols, _observed(subject, feeds, symbols), 0)
+    builder.explanation(shapes)
+    return builder.placed
+
+
 def in_turns(first: Subject, second: Subject, feeds: Mapping[str, Any], runs: int) -> tuple[float, float]:
     """Microseconds of runs of two plans that take turns, so that what slows the machine slows both: the median over
     turns of the fastest run of each.
@@ -198,7 +219,7 @@ class _Builder:
         self.subject, self.symbols, self.times, self.runs = subject, symbols, times, runs
         self.views: collections.Counter[str] = collections.Counter()
         self.known: collections.Counter[str] = collections.Counter()
-        self.rows: list[Row] = []
+        self.placed: list[PlacedStep] = []
         self.ready: list[ReadyPlan] = []
         self.constants: dict[int, int] = {}  # bytes by address
         self.packed: dict[int, int] = {}
@@ -221,7 +242,7 @@ class _Builder:
             threads=self.threads,
             kernels=self.kernels,
             ceilings={} if self.ceilings is None else asdict(self.ceilings),
-            rows=self.rows,
+            rows=[one.row for one in self.placed],
             views=dict(self.views.most_common()),
             known=dict(self.known.most_common()),
             rewrites={report.name: report.changes for report in self.subject.compiled.passes if report.changes},
@@ -254,21 +275,20 @@ class _Builder:
     def _single(self, step: Step, node: ir.Node, body: str) -> None:
         """A step that runs by itself: through NumPy, or natively with results of sizes that the data decide."""
         _, nanoseconds = self.times.steps.get(id(step), (step, []))
-        self.rows.append(
-            Row(
-                step=len(self.rows),
-                kind=step.kind if step.kind in ("host", "native") else "numpy",
-                kernel=f"{'host' if step.kind == 'host' else step.kind} {step.op_type}",
-                nodes=_sources([node], step.name),
-                operators=(step.op_type,),
-                rules=_rules([node]),
-                measured_us=statistics.median(nanoseconds) / 1e3 if nanoseconds and self.runs else None,
-                reason=step.reason,
-                body=body,
-                provider=step.provider,
-                executions=self._executions(len(nanoseconds), body),
-            )
+        row = Row(
+            step=len(self.placed),
+            kind=step.kind if step.kind in ("host", "native") else "numpy",
+            kernel=f"{'host' if step.kind == 'host' else step.kind} {step.op_type}",
+            nodes=_sources([node], step.name),
+            operators=(step.op_type,),
+            rules=_rules([node]),
+            measured_us=statistics.median(nanoseconds) / 1e3 if nanoseconds and self.runs else None,
+            reason=step.reason,
+            body=body,
+            provider=step.provider,
+            executions=self._executions(len(nanoseconds), body),
         )
+        self.placed.append(PlacedStep(row))
 
     def _segment(self, plan: Plan, step: Step, body: str) -> None:
         """The kernels of a segment, as they ran last or as the sizes say."""
@@ -276,8 +296,8 @@ class _Builder:
         ran = [(ready, runs) for ready, runs in self.times.plans.values() if step.call.has_made(ready)]
         ready = ran[-1][0] if ran else None if self.symbols is None else _bound(plan, step, self.symbols, not body)
         if ready is None:  # in a branch that was not taken, or without sizes
-            row = Row(len(self.rows), "native", UNBOUND, (step.name,), (step.op_type,), body=body)
-            self.rows.append(replace(row, executions=float(self.symbols is None)))
+            row = Row(len(self.placed), "native", UNBOUND, (step.name,), (step.op_type,), body=body)
+            self.placed.append(PlacedStep(replace(row, executions=float(self.symbols is None))))
             return
         self.ready.append(ready)
         segment, bound = ready.source.segment, ready.source.bound
@@ -295,7 +315,7 @@ class _Builder:
             is_last = index + 1 == len(bound.steps) or bound.steps[index + 1].origin is not one.origin
             took = None if measured is None else float(measured[order == index].sum())
             row = _of_stretch(self._row(one, took, footprint, is_last), stretch)
-            self.rows.append(replace(row, body=body, executions=executions))
+            self.placed.append(PlacedStep(replace(row, body=body, executions=executions), one, ready, index))
 
     def _row(self, step: BoundStep, measured: float | None, footprint: _Footprint, is_last: bool) -> Row:
         """`is_last`: whether the step is the last one of its nodes, the others having made its operands ready."""
@@ -304,7 +324,7 @@ class _Builder:
         nodes = [] if group is None else [item.node for item in group.nodes]
         constant = self._constants(step, bound)
         return Row(
-            step=len(self.rows),
+            step=len(self.placed),
             kind="native",
             kernel=_kernel(step, group),
             nodes=_sources(nodes) or ("an output of the model",),

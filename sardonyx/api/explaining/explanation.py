@@ -9,7 +9,7 @@ The command `sardonyx explain` prints one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from sardonyx.api.explaining.explanation_records import (
     abbreviated,
 )
 from sardonyx.api.explaining.knobs import knobs, overridable
+from sardonyx.api.explaining.stages import STAGES, Stage, of_steps, rewritten
 from sardonyx.api.explaining.troubles import troubles
 from sardonyx.runtime.executor import RefusedError
 
@@ -53,6 +54,7 @@ __all__ = [
     "Why",
     "abbreviated",
     "explain",
+    "stage_lines",
 ]
 
 
@@ -100,6 +102,31 @@ def explain(
     if why:
         found.why = Why(knobs(subject, found, feeds), troubles(outer, subject, found, feeds))
     return found
+
+
+def stage_lines(
+    session: InferenceSession,
+    stage: Stage,
+    feeds: Mapping[str, Any] | None = None,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    step: int | None = None,
+) -> Iterator[str]:
+    """What one stage of compilation makes of the model for these inputs or shapes, as lines of text.
+
+    ``rewritten`` is the model after its rewrites; ``kernels`` and ``plan`` tell of every step, or of the one whose
+    number in the rows of `explain` is `step`; ``llvm`` and ``asm`` are the text and the assembly of that step's kernel.
+
+    InvalidArgument for another stage, and for a step that is not there or has no such text.
+    """
+    if stage not in STAGES:
+        raise errors.InvalidArgument(f"there is no stage {stage!r}: expected {', '.join(STAGES)}")
+    outer = session._session()
+    subject = Subject.of_session(outer.without_engine())
+    given: dict[str, tuple[int, ...]] = {name: tuple(np.shape(value)) for name, value in (feeds or {}).items()}
+    given |= {name: tuple(shape) for name, shape in (shapes or {}).items()}
+    subject, _ = _of_sizes(subject, outer, feeds, given)
+    return rewritten(subject) if stage == "rewritten" else of_steps(subject, stage, feeds, given, step)
 
 
 def _unbound(general: Subject, session: CoreSession) -> Explanation:

@@ -59,13 +59,14 @@ class LibraryCounts:
 
 
 class Kernel:
-    """A kernel of a library, which may still be compiled."""
+    """A kernel of a library, which may still be compiled. `source` is what writes its text, and the specification."""
 
-    __slots__ = ("_found",)
+    __slots__ = ("_found", "source")
 
     def __init__(self, found: int | Job) -> None:
         """Its address, or what finds it."""
         self._found = found
+        self.source: tuple[Emit, Any] | None = None
 
     @property
     def address(self) -> int:
@@ -126,6 +127,7 @@ class KernelLibrary:
         key = key_of(emit.__module__, emit.__qualname__, spec)
         with self._asking:
             found = self._found(key) or self._begun(key, emit, spec)
+            found.source = emit, spec
             with self._lock:
                 if len(self._recent) >= _MOST_RECENT:
                     self._recent.clear()
