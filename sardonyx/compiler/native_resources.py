@@ -12,10 +12,10 @@ from sardonyx.compiler.llvm.library import Array, KernelLibrary, kernels_made, l
 from sardonyx.compiler.llvm.runtime_functions import ask_for, runtime_functions
 from sardonyx.runtime.memory import address_space
 from sardonyx.runtime.memory.constant_memory import HeldConstant
-from sardonyx.runtime.memory.lanes import LanePool
+from sardonyx.runtime.memory.execution_contexts import ExecutionContextPool
 from sardonyx.runtime.memory.memory import applied_limit
 from sardonyx.runtime.memory.result_pool import PoolCode, ResultPool, result_pool
-from sardonyx.runtime.memory.shared_arena import environment_lanes
+from sardonyx.runtime.memory.shared_arena import environment_execution_contexts
 from sardonyx.runtime.native.fast_call import CallCode
 from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.native.waits import Waits
@@ -45,9 +45,9 @@ class NativeResources:
         self.team: ThreadTeam = shared_team(_executor(self._runtime), team_options(settings))
         if settings.hooks is not None:  # who makes threads hears when the session is made, also what is wrong
             self.team.start()
-        shared = environment_lanes() if settings.shares_arena else None
-        own = LanePool(self.team.threads, None if settings.keeps_arena else 0, applied_limit())
-        self.lanes = own if shared is None else shared
+        shared = environment_execution_contexts() if settings.shares_arena else None
+        own = ExecutionContextPool(self.team.threads, None if settings.keeps_arena else 0, applied_limit())
+        self.execution_contexts = own if shared is None else shared
         self.results = _result_pool(self._runtime)
         self.waits = Waits(kernels_made)
 
@@ -61,20 +61,20 @@ class NativeResources:
         held: Callable[[], Iterable[HeldConstant]] | None = None,
     ) -> NativeSegment:
         """A segment that runs on them; the arguments are those of `NativeSegment`."""
-        resources = self.team, self.lanes, self._call_code, self.results
+        resources = self.team, self.execution_contexts, self._call_code, self.results
         keeps = self.settings.keeps_plans
         return NativeSegment(make_plan, dtypes, names, steering_places, *resources, restricted, held, keeps, self.waits)
 
     def release_memory(self) -> None:
         """Give the arenas that no run uses back to the system."""
-        self.lanes.shrink()
+        self.execution_contexts.shrink()
 
     def end_session(self) -> None:
         """End the threads and give back the arenas that are the session's own."""
         if self.settings.hooks is not None and not self.settings.hooks.shared:
             self.team.close()
         if not self.settings.shares_arena:
-            self.lanes.shrink()
+            self.execution_contexts.shrink()
 
     def _call_code(self) -> CallCode:
         arrays, bound = runtime_functions(self._runtime, _CALL)

@@ -28,7 +28,7 @@ from sardonyx.compiler.native.products.packed_constants import Packed, pack_b
 from sardonyx.compiler.native.rows.rows import Rates
 from sardonyx.kernel.cost import weight
 from sardonyx.kernel.expr import Expr, Input, apply
-from sardonyx.runtime.memory.lanes import LanePool
+from sardonyx.runtime.memory.execution_contexts import ExecutionContextPool
 from sardonyx.runtime.threads.team import TeamOptions, ThreadTeam
 from sardonyx.tuning.ceilings import Ceilings
 
@@ -57,18 +57,18 @@ class Runner:
 
     def __init__(self, threads: int) -> None:
         self._team = ThreadTeam(executor_code(library()), TeamOptions(threads))
-        self._lanes = LanePool(threads)
+        self._execution_contexts = ExecutionContextPool(threads)
 
     def timer(self, bound: Bound, inputs: Sequence[Array]) -> Timer:
         """A function that runs the plan once."""
         outputs = [np.zeros(shape, dtype) for dtype, shape in bound.outputs]
         arrays = [*inputs, *outputs]
         addresses = bound.plan.pack(*(int(array.__array_interface__["data"][0]) for array in arrays))
-        lane = self._lanes.take()
+        execution_context = self._execution_contexts.take()
 
         def run(keep: Sequence[Array] = tuple(arrays)) -> float:
             began = time.perf_counter()
-            self._team.run_packed(bound.plan, lane, addresses)
+            self._team.run_packed(bound.plan, execution_context, addresses)
             return time.perf_counter() - began
 
         return run

@@ -154,7 +154,7 @@ def test_bound_runs_leave_the_lanes_of_the_session_as_they_are(bound: Bound) -> 
     before = bound.session.memory_report()
     bound.run(RUNS)
     after = bound.session.memory_report()
-    assert after.lanes == before.lanes
+    assert after.execution_contexts == before.execution_contexts
     assert after.plans == before.plans
     assert after.results == before.results
 

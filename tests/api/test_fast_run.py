@@ -260,29 +260,29 @@ def test_a_way_that_is_closed_or_prepared_while_it_is_prepared_stays_closed() ->
     core: Any = made._sess
     own = core._own_fast
     call = own[1]
-    lanes = call._lanes
+    execution_contexts = call._execution_contexts
     taken: list[Any] = []
 
     class Interrupted:
         def lend(self, borrower: Any) -> Any:
             core._prepare_fast(own, feeds(5))  # has no effect
             call.close()
-            taken.append(lanes.take())
+            taken.append(execution_contexts.take())
             return taken[-1]
 
-        def give(self, lane: Any) -> None:
-            taken.remove(lane)
-            lanes.give(lane)
+        def give(self, execution_context: Any) -> None:
+            taken.remove(execution_context)
+            execution_contexts.give(execution_context)
 
     core._prepare_fast(own, feeds())
     check(fast(made, feeds()), feeds())
     call.close()
-    call._lanes = Interrupted()
+    call._execution_contexts = Interrupted()
     core._prepare_fast(own, feeds())
     core._prepare_fast(own, feeds())
     assert fast(made, feeds()) is None
     assert not taken
-    call._lanes = lanes
+    call._execution_contexts = execution_contexts
     for _ in range(3):
         check(made.run(None, feeds()), feeds())
     check(fast(made, feeds()), feeds())

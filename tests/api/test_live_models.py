@@ -58,7 +58,7 @@ def test_a_second_session_runs_the_plans_of_the_first(path: str) -> None:
     reports = [made.memory_report() for made in (first, second)]
     for report in reports:
         assert report.weights.packed == report.weights.shared == packed_bytes()
-    addresses = [{lane.address for lane in report.lanes} for report in reports]
+    addresses = [{execution_context.address for execution_context in report.execution_contexts} for report in reports]
     assert not addresses[0] & addresses[1]
     mine, other = (core(made).plan.steps[0].call.made_plans for made in (first, second))
     assert [ready.plan for _, ready in mine] == [ready.plan for _, ready in other]

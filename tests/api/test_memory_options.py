@@ -77,7 +77,9 @@ def test_a_run_beyond_the_limit_is_refused_and_smaller_ones_go_on() -> None:
     report = made.memory_report()
     assert report.limit == packed_bytes() + (4 << 20)
     assert report.charged["weights packed for kernels"] == report.weights.packed
-    assert sum(report.charged.values()) == report.weights.packed + sum(lane.nbytes for lane in report.lanes)
+    assert sum(report.charged.values()) == report.weights.packed + sum(
+        execution_context.nbytes for execution_context in report.execution_contexts
+    )
 
 
 def test_results_count_while_they_are_made() -> None:
@@ -112,7 +114,7 @@ def test_a_limit_is_a_number_of_bytes(text: str) -> None:
 
 
 def addresses(made: ort.InferenceSession) -> set[int]:
-    return {lane.address for lane in made.memory_report().lanes}
+    return {execution_context.address for execution_context in made.memory_report().execution_contexts}
 
 
 def test_sessions_that_run_one_after_the_other_share_an_arena() -> None:
@@ -138,13 +140,13 @@ def test_sessions_that_run_at_the_same_time_have_different_arenas() -> None:
     register()
     first, second = (session(layers(seed).SerializeToString(), SHARED) for seed in (1, 2))
     assert first._sess is not None
-    lanes = shared_arena.environment_lanes()
-    assert lanes is not None
+    execution_contexts = shared_arena.environment_execution_contexts()
+    assert execution_contexts is not None
     run(first, 16)
-    with lanes.lane() as busy:  # as a run of the first session takes it
+    with execution_contexts.execution_context() as busy:  # as a run of the first session takes it
         inside = busy.arena
         run(second, 16)
-        assert {lane.address for lane in second.memory_report().lanes} > {inside}
+        assert {execution_context.address for execution_context in second.memory_report().execution_contexts} > {inside}
     results: dict[int, Any] = {}
 
     def work(number: int, made: ort.InferenceSession) -> None:
@@ -169,9 +171,9 @@ def test_the_limit_of_an_arena_is_for_all_of_its_sessions() -> None:
         with pytest.raises(MemoryLimitError, match="max_mem of OrtArenaCfg"):
             run(made, 5000)
     np.testing.assert_array_equal(run(first, 8), small)
-    lanes = shared_arena.environment_lanes()
-    assert lanes is not None
-    assert sum(lane.nbytes for lane, _ in lanes.lanes) <= 1 << 20
+    execution_contexts = shared_arena.environment_execution_contexts()
+    assert execution_contexts is not None
+    assert sum(execution_context.nbytes for execution_context, _ in execution_contexts.execution_contexts) <= 1 << 20
 
 
 @pytest.mark.parametrize(
@@ -195,7 +197,7 @@ def test_how_an_arena_grows(values: dict[str, int], expected: int | None) -> Non
 def test_what_is_no_way_to_grow_is_refused(values: dict[str, int]) -> None:
     with pytest.raises(RuntimeError, match=next(iter(values))):
         register(**values)
-    assert shared_arena.environment_lanes() is None
+    assert shared_arena.environment_execution_contexts() is None
 
 
 def test_shrinking_gives_the_shared_arena_back() -> None:
@@ -359,9 +361,11 @@ def test_weights_lie_outside_of_arenas() -> None:
     assert made._sess is not None
     (step,) = made._sess.plan.steps
     places = [one.array.__array_interface__["data"][0] for one in step.call.held()]
-    (lane,) = made.memory_report().lanes
+    (execution_context,) = made.memory_report().execution_contexts
     assert len(places) == 4 * LAYERS
-    assert not any(lane.address <= place < lane.address + lane.arena for place in places)
+    assert not any(
+        execution_context.address <= place < execution_context.address + execution_context.arena for place in places
+    )
 
 
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the system has no large pages")
@@ -380,10 +384,10 @@ def test_arenas_and_packed_weights_ask_for_large_pages() -> None:
     assert made._sess is not None
     (step,) = made._sess.plan.steps
     packed = [one.array for one in step.call.held() if one.kind == "packed" and one.array.nbytes >= 2 << 20]
-    (lane,) = made.memory_report().lanes
-    assert lane.arena >= 4 << 20
+    (execution_context,) = made.memory_report().execution_contexts
+    assert execution_context.arena >= 4 << 20
     assert packed
-    for address in (lane.address, *(array.__array_interface__["data"][0] for array in packed)):
+    for address in (execution_context.address, *(array.__array_interface__["data"][0] for array in packed)):
         assert "hg" in mapping_flags(address)
 
 
@@ -425,7 +429,7 @@ def test_without_an_arena_nothing_is_kept_after_a_run() -> None:
     made = session(layers().SerializeToString(), enable_cpu_mem_arena=False)
     run(made, 64)
     gc.collect()
-    assert made.memory_report().lanes == ()
+    assert made.memory_report().execution_contexts == ()
     assert made.get_input_memory_infos()[0].allocator_type == ort.OrtAllocatorType.ORT_DEVICE_ALLOCATOR
 
 

@@ -122,20 +122,22 @@ def test_a_second_session_lets_go_what_it_looked_at(tmp_path: Path, monkeypatch:
 
 def test_the_arena_is_that_of_the_largest_run() -> None:
     made = session(layers().SerializeToString())
-    assert made.memory_report().lanes == ()
+    assert made.memory_report().execution_contexts == ()
     run(made, 8)
     small = made.memory_report()
     (plan,) = small.plans
     assert plan.shapes == ((8, WIDTH),)
-    (lane,) = small.lanes
-    assert lane.arena == plan.arena > 0
-    assert lane.address % 64 == 0
+    (execution_context,) = small.execution_contexts
+    assert execution_context.arena == plan.arena > 0
+    assert execution_context.address % 64 == 0
     run(made, 64)
     run(made, 8)
     large = made.memory_report()
     assert [one.shapes for one in large.plans] == [((8, WIDTH),), ((64, WIDTH),)]
     assert large.arena == max(one.arena for one in large.plans) > small.arena
-    assert large.scratch == sum(one.scratch for one in large.lanes) >= max(one.scratch for one in large.plans)
+    assert (
+        large.scratch == sum(one.scratch for one in large.execution_contexts) >= max(one.scratch for one in large.plans)
+    )
     assert large.tables > small.tables
     assert large.kernels > 0
     assert large.total == (
@@ -163,7 +165,7 @@ def test_shrinking_leaves_weights_and_plans() -> None:
     np.testing.assert_array_equal(run(made, 64, options), expected)
     gc.collect()
     after = made.memory_report()
-    assert (after.lanes, after.arena, after.scratch) == ((), 0, 0)
+    assert (after.execution_contexts, after.arena, after.scratch) == ((), 0, 0)
     assert after.weights.packed == before.weights.packed
     assert len(after.plans) == len(before.plans)
     np.testing.assert_array_equal(run(made, 64), expected)
@@ -192,7 +194,7 @@ def test_a_report_is_readable_and_goes_into_json() -> None:
     report = made.memory_report()
     assert isinstance(report, MemoryReport)
     text = str(report)
-    for part in ("total", "weights", "packed for kernels", "lanes", f"8x{WIDTH}", "kernels", "results"):
+    for part in ("total", "weights", "packed for kernels", "execution contexts", f"8x{WIDTH}", "kernels", "results"):
         assert part in text
     content = json.loads(json.dumps(report.as_dict()))
     assert content["weights"]["packed"] == report.weights.packed
@@ -217,4 +219,4 @@ def test_models_on_the_host_have_a_report_as_well() -> None:
     run(made, 8)
     report = made.memory_report()
     assert report.weights.held == WEIGHT_BYTES
-    assert (report.lanes, report.plans, report.weights.packed) == ((), (), 0)
+    assert (report.execution_contexts, report.plans, report.weights.packed) == ((), (), 0)

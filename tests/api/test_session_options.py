@@ -276,7 +276,7 @@ def test_what_the_options_say_of_threads_and_memory_arrives() -> None:
     native = native_steps(ort.InferenceSession(LARGE, options))
     assert native.team.options.stop_after_run
     assert native.team.options.spin_seconds == 7e-6
-    assert native.lanes.nbytes == 0
+    assert native.execution_contexts.nbytes == 0
     kept = native_steps(ort.InferenceSession(LARGE))
     assert not kept.team.options.stop_after_run
 
@@ -295,11 +295,11 @@ def test_memory_between_runs_is_kept_unless_told() -> None:
     native = native_steps(session)
     array = np.ones((64, 64), np.float32)
     session.run(None, {"x": array}, ort.RunOptions())
-    assert native.lanes.nbytes > array.nbytes
+    assert native.execution_contexts.nbytes > array.nbytes
     once = ort.RunOptions()
     once.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     (shrunk,) = session.run(None, {"x": array}, once)
-    assert native.lanes.nbytes == 0
+    assert native.execution_contexts.nbytes == 0
     np.testing.assert_array_equal(session.run(None, {"x": array})[0], shrunk)
 
 

@@ -28,5 +28,5 @@ def test_the_report_follows_the_table(command: Command, tmp_path: Path) -> None:
     assert f"12x{WIDTH}" in text
     content = json.loads(command(*arguments, "--json").out)
     assert content["memory"]["weights"]["packed"] == packed_bytes()
-    assert content["memory"]["lanes"][0]["arena"] == content["memory"]["plans"][-1]["arena"] > 0
+    assert content["memory"]["execution_contexts"][0]["arena"] == content["memory"]["plans"][-1]["arena"] > 0
     assert "memory" not in json.loads(command(*arguments[:-1], "--json").out)

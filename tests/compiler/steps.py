@@ -14,7 +14,7 @@ from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.llvm.target import host_targets
 from sardonyx.compiler.native.template import NativeKernel
-from sardonyx.runtime.memory.lanes import LanePool
+from sardonyx.runtime.memory.execution_contexts import ExecutionContextPool
 from sardonyx.runtime.settings import RunSettings
 from sardonyx.runtime.threads.team import FINISHED, TeamOptions, shared_team
 from tests.compiler.machines import Visit, emulated_variants, kernels_of, visit_of
@@ -149,11 +149,11 @@ def outputs_of(
 def run_plan(bound: Bound, inputs: Sequence[Array], threads: int = 1) -> list[Array]:
     """The outputs of a native plan on one or more threads; the faults of the run come last where it has any."""
     code = executor_code(library())
-    team, pool = shared_team(code, TeamOptions(threads=threads)), LanePool(threads)
+    team, pool = shared_team(code, TeamOptions(threads=threads)), ExecutionContextPool(threads)
     outputs = [np.empty(shape, dtype) for dtype, shape in bound.outputs]
     notes = np.zeros(2 * len(bound.faults), np.int64)
     arrays = [*inputs, *outputs, *([notes] if bound.faults else [])]
-    with pool.lane() as lane:
-        status = team.run(bound.plan, lane, [array.ctypes.data for array in arrays])
+    with pool.execution_context() as execution_context:
+        status = team.run(bound.plan, execution_context, [array.ctypes.data for array in arrays])
     assert status == FINISHED
     return [*outputs, notes] if bound.faults else outputs

@@ -361,7 +361,7 @@ def test_code_belongs_to_the_source_that_generates_it(monkeypatch: pytest.Monkey
     version = libraries.generator_version.__wrapped__
     before = version()
     assert version() == before
-    for name in ("builder.py", "executor.py", "lanes.py", "native_plan.py", "expr.py"):
+    for name in ("builder.py", "executor.py", "execution_contexts.py", "native_plan.py", "expr.py"):
 
         def changed(path: str, mode: str, buffering: int, name: str = name) -> BytesIO:
             return BytesIO(Path(path).read_bytes() + (b"#" if Path(path).name == name else b""))

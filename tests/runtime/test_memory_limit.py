@@ -10,7 +10,7 @@ import pytest
 
 from sardonyx import errors
 from sardonyx.runtime.memory.constant_memory import constant_empty
-from sardonyx.runtime.memory.lanes import Lane, LanePool, Memory
+from sardonyx.runtime.memory.execution_contexts import ExecutionContext, ExecutionContextPool, Memory
 from sardonyx.runtime.memory.memory import (
     CHECKED_BYTES,
     MemoryLimit,
@@ -87,32 +87,32 @@ def test_memory_counts_until_it_goes() -> None:
 
 def test_a_lane_that_would_be_too_large_is_as_good_as_before() -> None:
     limit = MemoryLimit(1 << 20, "a test")
-    lane = Lane(limit=limit)
-    lane.prepare(_plan(arena=1 << 18))
+    execution_context = ExecutionContext(limit=limit)
+    execution_context.prepare(_plan(arena=1 << 18))
     with pytest.raises(MemoryLimitError, match="the arena of a run"):
-        lane.prepare(_plan(arena=1 << 20))
-    lane.prepare(_plan(arena=1 << 18))
-    assert limit.held["the arena of a run"] == lane.arena_bytes == 1 << 18
-    assert sum(limit.held.values()) == lane.nbytes
+        execution_context.prepare(_plan(arena=1 << 20))
+    execution_context.prepare(_plan(arena=1 << 18))
+    assert limit.held["the arena of a run"] == execution_context.arena_bytes == 1 << 18
+    assert sum(limit.held.values()) == execution_context.nbytes
     with pytest.raises(MemoryLimitError, match="scratch"):
-        lane.prepare(_plan(arena=1, scratch=1 << 20))
+        execution_context.prepare(_plan(arena=1, scratch=1 << 20))
 
 
 def test_the_lanes_of_a_pool_count_together() -> None:
     limit = MemoryLimit(1 << 20, "a test")
-    pool = LanePool(limit=limit)
+    pool = ExecutionContextPool(limit=limit)
     first, second = pool.take(), pool.take()
     first.prepare(_plan(arena=1 << 19))
     with pytest.raises(MemoryLimitError):
         second.prepare(_plan(arena=1 << 19))
     pool.give(first)
     pool.give(second)
-    assert {is_idle for _, is_idle in pool.lanes} == {True}
+    assert {is_idle for _, is_idle in pool.execution_contexts} == {True}
     del first, second
     pool.shrink()
     gc.collect()
     assert limit.held == {}
-    assert pool.lanes == []
+    assert pool.execution_contexts == []
 
 
 def test_any_number_of_threads_charge_no_more_than_there_is() -> None:

@@ -16,7 +16,7 @@ from sardonyx.compiler.llvm.kernels.engine.executor import emit_executor, execut
 from sardonyx.compiler.llvm.library import KernelLibrary, library
 from sardonyx.compiler.llvm.target import Caches, aarch64_targets, host_target, host_targets, x86_64_targets
 from sardonyx.runtime.files.kernel_cache import KernelCache
-from sardonyx.runtime.memory.lanes import Lane
+from sardonyx.runtime.memory.execution_contexts import ExecutionContext
 from sardonyx.runtime.native_plan import NativePlan, StepColumn
 from sardonyx.runtime.threads.interrupts import STOP_WORDS
 from sardonyx.runtime.threads.team import FINISHED, TERMINATED, TeamOptions, ThreadTeam
@@ -98,27 +98,27 @@ def test_width_is_the_number_of_threads_that_find_work(steps: list[tuple[int, in
 
 
 def test_a_plan_without_steps_runs(team: ThreadTeam) -> None:
-    assert team.run(PlanMaker(1).plan(), Lane(), ()) == FINISHED
+    assert team.run(PlanMaker(1).plan(), ExecutionContext(), ()) == FINISHED
 
 
 @pytest.mark.parametrize(("length", "size", "claim"), [(1, 1, 1), (1, 50, 1), (30, 37, 5), (200, 8, 1), (7, 64, 64)])
 def test_a_chain_gives_the_same_bits_with_any_number_of_threads(
     team: ThreadTeam, length: int, size: int, claim: int
 ) -> None:
-    plan, lane = chain(length, size, claim), Lane()
+    plan, execution_context = chain(length, size, claim), ExecutionContext()
     for seed in range(4):
         source, target = numbers(size, seed), np.zeros(size, np.int64)
-        assert team.run(plan, lane, (source.ctypes.data, target.ctypes.data)) == FINISHED
+        assert team.run(plan, execution_context, (source.ctypes.data, target.ctypes.data)) == FINISHED
         np.testing.assert_array_equal(target, chained(source, length))
 
 
 def test_thousands_of_barriers_hold(team: ThreadTeam) -> None:
-    plan, lane = chain(3000, 6, 1, weight=3), Lane()
+    plan, execution_context = chain(3000, 6, 1, weight=3), ExecutionContext()
     source = numbers(6)
     expected = chained(source, 3000, 3)
     for _ in range(10):
         target = np.zeros(6, np.int64)
-        team.run(plan, lane, (source.ctypes.data, target.ctypes.data))
+        team.run(plan, execution_context, (source.ctypes.data, target.ctypes.data))
         np.testing.assert_array_equal(target, expected)
 
 
@@ -153,20 +153,20 @@ def test_random_plans_do_what_their_steps_do_in_order(seed: int) -> None:
         for source, target, chunks, weight in phase:
             expected[target, :chunks] = mix(expected[source], weight)[:chunks]
     for threads in COUNTS:
-        team, lane = ThreadTeam(code(), TeamOptions(threads)), Lane()
+        team, execution_context = ThreadTeam(code(), TeamOptions(threads)), ExecutionContext()
         for _ in range(3):
             data = start.copy()
-            assert team.run(plan, lane, (data.ctypes.data,)) == FINISHED
+            assert team.run(plan, execution_context, (data.ctypes.data,)) == FINISHED
             np.testing.assert_array_equal(data, expected)
         team.close()
 
 
 def test_addresses_of_a_run_replace_those_of_the_last_one(team: ThreadTeam) -> None:
-    small, large, lane = chain(5, 16), chain(5, 5000, 100), Lane()
+    small, large, execution_context = chain(5, 16), chain(5, 5000, 100), ExecutionContext()
     for i, (plan, size) in enumerate([(small, 16), (small, 16), (large, 5000), (small, 16), (large, 5000)]):
         source, target = numbers(size, i), np.zeros(size, np.int64)
         prepared = np.array([source.ctypes.data, target.ctypes.data])
-        team.run_packed(plan, lane, prepared.ctypes.data)
+        team.run_packed(plan, execution_context, prepared.ctypes.data)
         np.testing.assert_array_equal(target, chained(source, 5))
 
 
@@ -174,11 +174,11 @@ def test_every_thread_has_its_own_scratch_memory(team: ThreadTeam) -> None:
     words, chunks = 1000, 60
     maker = PlanMaker(2)
     maker.add("scratch", ((1, 0), words), chunks)
-    plan, lane = maker.plan(scratch_bytes=8 * words), Lane()
+    plan, execution_context = maker.plan(scratch_bytes=8 * words), ExecutionContext()
     expected = np.arange(chunks) * 1000 * words + words * (words - 1) // 2
     for _ in range(20):
         target = np.zeros(chunks, np.int64)
-        team.run(plan, lane, (target.ctypes.data,))
+        team.run(plan, execution_context, (target.ctypes.data,))
         np.testing.assert_array_equal(target, expected)
 
 
@@ -186,20 +186,20 @@ def test_steps_of_the_caller_are_done_by_the_caller(team: ThreadTeam) -> None:
     maker = PlanMaker(2)
     for i in range(20):
         maker.add("who", ((1, i * 80),), 10, 1, BARRIER | CALLER * (i % 2))
-    plan, lane = maker.plan(), Lane()
+    plan, execution_context = maker.plan(), ExecutionContext()
     for _ in range(50):
         threads = np.zeros((20, 10), np.int64)
-        team.run(plan, lane, (threads.ctypes.data,))
+        team.run(plan, execution_context, (threads.ctypes.data,))
         assert (threads[1::2] == threading.get_ident()).all()
         assert (threads != 0).all()
         assert len(np.unique(threads)) <= team.threads
 
 
 def test_times_are_stamped_at_every_step_and_at_the_end(team: ThreadTeam) -> None:
-    plan, lane = chain(12, 100, 10), Lane()
+    plan, execution_context = chain(12, 100, 10), ExecutionContext()
     source, target, times = numbers(100), np.zeros(100, np.int64), np.zeros(13, np.int64)
     before = time.monotonic_ns()
-    team.run(plan, lane, (source.ctypes.data, target.ctypes.data), times.ctypes.data)
+    team.run(plan, execution_context, (source.ctypes.data, target.ctypes.data), times.ctypes.data)
     after = time.monotonic_ns()
     assert before <= times[0]
     assert times[-1] <= after
@@ -207,13 +207,13 @@ def test_times_are_stamped_at_every_step_and_at_the_end(team: ThreadTeam) -> Non
 
 
 def test_a_run_ends_before_it_begins_when_it_is_terminated(team: ThreadTeam) -> None:
-    plan, lane, word = chain(50, 20), Lane(), np.array([1, 0, 0], np.int64)
+    plan, execution_context, word = chain(50, 20), ExecutionContext(), np.array([1, 0, 0], np.int64)
     source, target = numbers(20), np.zeros(20, np.int64)
     addresses = (source.ctypes.data, target.ctypes.data)
-    assert team.run(plan, lane, addresses, 0, word.ctypes.data) == TERMINATED
+    assert team.run(plan, execution_context, addresses, 0, word.ctypes.data) == TERMINATED
     assert (target == 0).all()
     word[0] = 0
-    assert team.run(plan, lane, addresses, 0, word.ctypes.data) == FINISHED
+    assert team.run(plan, execution_context, addresses, 0, word.ctypes.data) == FINISHED
     np.testing.assert_array_equal(target, chained(source, 50))
 
 
@@ -225,18 +225,23 @@ def test_a_run_that_is_terminated_begins_no_further_step_of_the_caller(team: Thr
     maker.add("put", ((3, 0), 1))
     for i in range(1, 6):
         maker.add("who", ((2, i * 80),), 10)
-    plan, lane = maker.plan(), Lane()
+    plan, execution_context = maker.plan(), ExecutionContext()
     for _ in range(200):
         word, later, threads = np.zeros(STOP_WORDS, np.int64), np.zeros(1, np.int64), np.zeros((6, 10), np.int64)
         addresses = (word.ctypes.data, threads.ctypes.data, later.ctypes.data)
-        assert team.run(plan, lane, addresses, 0, word.ctypes.data) == TERMINATED
+        assert team.run(plan, execution_context, addresses, 0, word.ctypes.data) == TERMINATED
         assert (threads[0] != 0).all()
         assert later[0] == 0
         assert (threads[1:] == 0).all()
 
 
 def test_a_team_stays_usable_when_runs_are_terminated_at_any_moment(team: ThreadTeam) -> None:
-    plan, short, lane, word = chain(400, 10), chain(5, 10), Lane(), np.zeros(STOP_WORDS, np.int64)
+    plan, short, execution_context, word = (
+        chain(400, 10),
+        chain(5, 10),
+        ExecutionContext(),
+        np.zeros(STOP_WORDS, np.int64),
+    )
     source, target = numbers(10), np.zeros(10, np.int64)
     addresses = (source.ctypes.data, target.ctypes.data)
     interrupted: list[int] = []
@@ -257,9 +262,9 @@ def test_a_team_stays_usable_when_runs_are_terminated_at_any_moment(team: Thread
     try:
         while len(interrupted) < 100 or TERMINATED not in statuses:
             assert time.monotonic() < deadline, "no run was terminated"
-            statuses.add(team.run(plan, lane, addresses, 0, word.ctypes.data))
+            statuses.add(team.run(plan, execution_context, addresses, 0, word.ctypes.data))
             target[:] = 0
-            assert team.run(short, lane, addresses) == FINISHED
+            assert team.run(short, execution_context, addresses) == FINISHED
             np.testing.assert_array_equal(target, chained(source, 5))
     finally:
         ended.set()
@@ -273,12 +278,12 @@ def test_denormal_numbers_are_zero_where_the_plan_says_so(team: ThreadTeam) -> N
     source = np.full(count, np.finfo(np.float32).tiny)  # its half is denormal
     maker = PlanMaker(3)
     maker.add("halve", ((1, 0), (2, 0)), count)
-    kept, flushed, lane = maker.plan(), maker.plan(flush_denormals=True), Lane()
+    kept, flushed, execution_context = maker.plan(), maker.plan(flush_denormals=True), ExecutionContext()
     half = np.float32(source[0]) * np.float32(0.5)
     assert half > 0
     for plan, expected in [(kept, half), (flushed, 0), (kept, half)] * 10:
         target = np.ones(count, np.float32)
-        team.run(plan, lane, (source.ctypes.data, target.ctypes.data))
+        team.run(plan, execution_context, (source.ctypes.data, target.ctypes.data))
         np.testing.assert_array_equal(target, np.full(count, expected, np.float32))
         assert source[0] * np.float32(0.5) == half
 
@@ -288,10 +293,10 @@ def test_the_executor_without_futexes_gives_the_same_results() -> None:
     plainest = [*host_targets().values()][-1]
     target = dataclasses.replace(plainest, triple=f"{plainest.architecture}-unknown-freebsd")
     team = ThreadTeam(executor_code(KernelLibrary(target, library().cache)), TeamOptions(3, spinning=False))
-    plan, lane = chain(40, 20, weight=50), Lane()
+    plan, execution_context = chain(40, 20, weight=50), ExecutionContext()
     for seed in range(20):
         source, result = numbers(20, seed), np.zeros(20, np.int64)
-        assert team.run(plan, lane, (source.ctypes.data, result.ctypes.data)) == FINISHED
+        assert team.run(plan, execution_context, (source.ctypes.data, result.ctypes.data)) == FINISHED
         np.testing.assert_array_equal(result, chained(source, 40, 50))
         time.sleep(0.001 * (seed % 3))
     crew = team.close()
@@ -317,6 +322,6 @@ def test_the_executor_comes_from_the_cache_the_second_time(tmp_path: Any) -> Non
     source, target = numbers(9), np.zeros(9, np.int64)
     for one in (first, again):
         team = ThreadTeam(one, TeamOptions(2))
-        team.run(chain(3, 9), Lane(), (source.ctypes.data, target.ctypes.data))
+        team.run(chain(3, 9), ExecutionContext(), (source.ctypes.data, target.ctypes.data))
         np.testing.assert_array_equal(target, chained(source, 3))
         team.close()

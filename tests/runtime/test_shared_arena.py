@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sardonyx.runtime.memory.lanes import Lane
+from sardonyx.runtime.memory.execution_contexts import ExecutionContext
 from sardonyx.runtime.memory.memory import MemoryLimit, MemoryLimitError
-from sardonyx.runtime.memory.shared_arena import ArenaGrowth, SharedLanes
+from sardonyx.runtime.memory.shared_arena import ArenaGrowth, SharedExecutionContexts
 from tests.runtime.native_kernels import PlanMaker
 
 
@@ -18,18 +18,18 @@ def _plan(arena: int):
 
 
 class Keeper:
-    """Keeps a lane, and gives it back unless it is busy."""
+    """Keeps an execution context, and gives it back unless it is busy."""
 
-    def __init__(self, pool: SharedLanes) -> None:
+    def __init__(self, pool: SharedExecutionContexts) -> None:
         self.pool, self.busy = pool, False
-        self.lane: Lane | None = pool.lend(self)
+        self.execution_context: ExecutionContext | None = pool.lend(self)
 
     def close(self) -> bool:
         if self.busy:
             return False
-        lane, self.lane = self.lane, None
-        if lane is not None:
-            self.pool.give(lane)
+        execution_context, self.execution_context = self.execution_context, None
+        if execution_context is not None:
+            self.pool.give(execution_context)
         return True
 
 
@@ -52,32 +52,32 @@ def test_sizes_of_arenas(growth: ArenaGrowth, nbytes: int, before: int, expected
 
 
 def test_arenas_grow_as_they_are_told() -> None:
-    pool = SharedLanes(ArenaGrowth(first=1 << 16, second=1 << 18))
-    lane = pool.take()
-    lane.prepare(_plan(5000))
-    assert lane.arena_bytes == 1 << 16
-    lane.prepare(_plan((1 << 16) + 1))
-    assert lane.arena_bytes == 1 << 18
+    pool = SharedExecutionContexts(ArenaGrowth(first=1 << 16, second=1 << 18))
+    execution_context = pool.take()
+    execution_context.prepare(_plan(5000))
+    assert execution_context.arena_bytes == 1 << 16
+    execution_context.prepare(_plan((1 << 16) + 1))
+    assert execution_context.arena_bytes == 1 << 18
 
 
 def test_an_arena_takes_less_than_it_would_like_where_there_is_no_more() -> None:
     limit = MemoryLimit(100_000, "a test")
-    lane = SharedLanes(ArenaGrowth(), limit).take()
-    lane.prepare(_plan(70_000))
-    assert 70_000 <= lane.arena_bytes < 100_000
+    execution_context = SharedExecutionContexts(ArenaGrowth(), limit).take()
+    execution_context.prepare(_plan(70_000))
+    assert 70_000 <= execution_context.arena_bytes < 100_000
     with pytest.raises(MemoryLimitError):
-        lane.prepare(_plan(100_000))
+        execution_context.prepare(_plan(100_000))
 
 
 def test_a_lane_that_somebody_keeps_goes_to_who_needs_one() -> None:
-    pool = SharedLanes(ArenaGrowth())
+    pool = SharedExecutionContexts(ArenaGrowth())
     first = Keeper(pool)
-    assert first.lane is not None
-    first.lane.prepare(_plan(4096))
-    kept = first.lane
+    assert first.execution_context is not None
+    first.execution_context.prepare(_plan(4096))
+    kept = first.execution_context
     second = Keeper(pool)
-    assert second.lane is kept
-    assert first.lane is None
+    assert second.execution_context is kept
+    assert first.execution_context is None
     second.busy = True
     other = pool.take()
     assert other is not kept
@@ -86,16 +86,18 @@ def test_a_lane_that_somebody_keeps_goes_to_who_needs_one() -> None:
 
 
 def test_shrinking_takes_what_is_kept_and_not_in_use() -> None:
-    pool = SharedLanes(ArenaGrowth())
+    pool = SharedExecutionContexts(ArenaGrowth())
     keeper = Keeper(pool)
-    assert keeper.lane is not None
-    keeper.lane.prepare(_plan(1 << 16))
+    assert keeper.execution_context is not None
+    keeper.execution_context.prepare(_plan(1 << 16))
     assert pool.shrink() >= 1 << 16
-    assert keeper.lane is None
+    assert keeper.execution_context is None
     busy = Keeper(pool)
     busy.busy = True
-    assert busy.lane is not None
-    busy.lane.prepare(_plan(1 << 16))
+    assert busy.execution_context is not None
+    busy.execution_context.prepare(_plan(1 << 16))
     pool.shrink()
-    assert busy.lane.arena_bytes == 1 << 16
-    np.testing.assert_equal(len([lane for lane, _ in pool.lanes if lane.nbytes]), 1)
+    assert busy.execution_context.arena_bytes == 1 << 16
+    np.testing.assert_equal(
+        len([execution_context for execution_context, _ in pool.execution_contexts if execution_context.nbytes]), 1
+    )

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sardonyx.runtime.memory.lanes import Lane, LanePool
+from sardonyx.runtime.memory.execution_contexts import ExecutionContext, ExecutionContextPool
 from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.threads.processors import available_processors
 from sardonyx.runtime.threads.team import FINISHED, ExecutorCode, TeamOptions, ThreadTeam, shared_team
@@ -39,11 +39,13 @@ def team() -> Iterator[ThreadTeam]:
     team.close()
 
 
-def _run_and_check(team: ThreadTeam, seed: int = 0, plan: NativePlan | None = None, lane: Lane | None = None) -> None:
+def _run_and_check(
+    team: ThreadTeam, seed: int = 0, plan: NativePlan | None = None, execution_context: ExecutionContext | None = None
+) -> None:
     """One run of a chain, whose result is checked."""
     source, target = numbers(EXPECTED_SIZE, seed), np.zeros(EXPECTED_SIZE, np.int64)
     plan = plan or chain(EXPECTED_LENGTH, EXPECTED_SIZE, 2)
-    assert team.run(plan, lane or Lane(), (source.ctypes.data, target.ctypes.data)) == FINISHED
+    assert team.run(plan, execution_context or ExecutionContext(), (source.ctypes.data, target.ctypes.data)) == FINISHED
     np.testing.assert_array_equal(target, chained(source, EXPECTED_LENGTH))
 
 
@@ -64,7 +66,7 @@ class _Blocked:
         self._thread = threading.Thread(target=self._run, args=(team,))
 
     def _run(self, team: ThreadTeam) -> None:
-        self.status = team.run(self._plan, Lane(), (self._count.ctypes.data, self._met.ctypes.data))
+        self.status = team.run(self._plan, ExecutionContext(), (self._count.ctypes.data, self._met.ctypes.data))
 
     def __enter__(self) -> _Blocked:
         self._thread.start()
@@ -83,7 +85,7 @@ def test_threads_of_a_team_work_at_the_same_time() -> None:
     for threads in (2, 3, 5):
         team = ThreadTeam(code(), TeamOptions(threads))
         plan, count, met = _meeting(threads)
-        team.run(plan, Lane(), (count.ctypes.data, met.ctypes.data))
+        team.run(plan, ExecutionContext(), (count.ctypes.data, met.ctypes.data))
         assert (met == 1).all()
         assert len(team.workers) == threads - 1
         team.close()
@@ -92,7 +94,7 @@ def test_threads_of_a_team_work_at_the_same_time() -> None:
 def test_workers_start_with_the_first_run_that_has_use_for_them(team: ThreadTeam) -> None:
     assert team.workers == ()
     source, target = numbers(4), np.zeros(4, np.int64)
-    team.run(chain(3, 4, 4), Lane(), (source.ctypes.data, target.ctypes.data))
+    team.run(chain(3, 4, 4), ExecutionContext(), (source.ctypes.data, target.ctypes.data))
     assert team.workers == ()
     _run_and_check(team)
     started: tuple[threading.Thread, ...] = team.workers
@@ -119,14 +121,18 @@ def test_a_run_that_finds_the_team_busy_is_done_alone(team: ThreadTeam) -> None:
 
 @pytest.mark.parametrize("spinning", [True, False])
 def test_sixteen_threads_at_once_on_one_team(spinning: bool) -> None:
-    team, pool, plan = ThreadTeam(code(), TeamOptions(3, spinning)), LanePool(3), chain(25, EXPECTED_SIZE, 1)
+    team, pool, plan = (
+        ThreadTeam(code(), TeamOptions(3, spinning)),
+        ExecutionContextPool(3),
+        chain(25, EXPECTED_SIZE, 1),
+    )
     failures: list[BaseException] = []
 
     def work(seed: int) -> None:
         try:
             for turn in range(40):
-                with pool.lane() as lane:
-                    _run_and_check(team, seed + turn, plan, lane)
+                with pool.execution_context() as execution_context:
+                    _run_and_check(team, seed + turn, plan, execution_context)
         except BaseException as error:
             failures.append(error)
 
@@ -145,10 +151,10 @@ def test_eight_teams_at_once() -> None:
     failures: list[BaseException] = []
 
     def work(team: ThreadTeam) -> None:
-        lane = Lane()
+        execution_context = ExecutionContext()
         try:
             for seed in range(40):
-                _run_and_check(team, seed, lane=lane)
+                _run_and_check(team, seed, execution_context=execution_context)
         except BaseException as error:
             failures.append(error)
 
@@ -235,7 +241,7 @@ def test_each_worker_calls_back_when_it_starts() -> None:
 
     team = ThreadTeam(code(), TeamOptions(4, on_start=on_start))
     plan, count, met = _meeting(4)
-    team.run(plan, Lane(), (count.ctypes.data, met.ctypes.data))
+    team.run(plan, ExecutionContext(), (count.ctypes.data, met.ctypes.data))
     assert sorted(seen) == [(i, f"sardonyx-worker-{i}") for i in (1, 2, 3)]
     assert (met == 1).all()  # the one whose callback raised works all the same
     team.close()
@@ -247,7 +253,7 @@ def test_workers_are_bound_to_their_processors() -> None:
     wanted = tuple(frozenset({processors[i % len(processors)]}) for i in range(2))
     team = ThreadTeam(code(), TeamOptions(3, affinities=wanted))
     plan, count, met = _meeting(3)
-    team.run(plan, Lane(), (count.ctypes.data, met.ctypes.data))
+    team.run(plan, ExecutionContext(), (count.ctypes.data, met.ctypes.data))
     bound = [frozenset(os.sched_getaffinity(worker.native_id or 0)) for worker in team.workers]
     assert tuple(bound) == wanted
     assert available_processors() == frozenset(processors)
@@ -258,7 +264,7 @@ def test_workers_are_bound_to_their_processors() -> None:
 def test_processors_that_are_not_there_are_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
     team = ThreadTeam(code(), TeamOptions(2, affinities=(frozenset({1000}),)))
     plan, count, met = _meeting(2)
-    team.run(plan, Lane(), (count.ctypes.data, met.ctypes.data))
+    team.run(plan, ExecutionContext(), (count.ctypes.data, met.ctypes.data))
     assert (met == 1).all()
     assert "worker 1 cannot be bound to processors [1000]" in capfd.readouterr().err
     team.close()
@@ -275,15 +281,15 @@ def test_workers_that_roam_keep_the_affinity_of_the_process(team: ThreadTeam) ->
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 def test_thousands_of_runs_take_no_memory_and_no_threads(team: ThreadTeam) -> None:
-    plan, pool = chain(10, EXPECTED_SIZE, 2), LanePool(2)
+    plan, pool = chain(10, EXPECTED_SIZE, 2), ExecutionContextPool(2)
     source, target = numbers(EXPECTED_SIZE), np.zeros(EXPECTED_SIZE, np.int64)
     addresses = (source.ctypes.data, target.ctypes.data)
 
     def run(times: int) -> tuple[int, int]:
         for _ in range(times):
-            lane = pool.take()
-            team.run(plan, lane, addresses)
-            pool.give(lane)
+            execution_context = pool.take()
+            team.run(plan, execution_context, addresses)
+            pool.give(execution_context)
         return int(Path("/proc/self/statm").read_text().split()[1]), threading.active_count()
 
     pages, threads = run(500)
@@ -299,7 +305,7 @@ def test_a_team_that_slept_takes_part_again(spinning: bool) -> None:
     for pause in (0.0, 0.01, 0.3):
         time.sleep(pause)
         plan, count, met = _meeting(2)
-        team.run(plan, Lane(), (count.ctypes.data, met.ctypes.data))
+        team.run(plan, ExecutionContext(), (count.ctypes.data, met.ctypes.data))
         assert (met == 1).all()
     team.close()
 
@@ -329,10 +335,10 @@ def test_a_short_run_lets_sleepers_sleep_and_a_long_one_wakes_them() -> None:
     for _ in range(50):
         time.sleep(0.001)
         threads = np.zeros(4, np.int64)
-        team.run(short, Lane(), (threads.ctypes.data,))
+        team.run(short, ExecutionContext(), (threads.ctypes.data,))
         assert (threads != 0).all()
     assert _times_asleep(worker) - before < 50  # a run that the system interrupts is long, too
-    team.run(long, Lane(), (count.ctypes.data, met.ctypes.data))
+    team.run(long, ExecutionContext(), (count.ctypes.data, met.ctypes.data))
     assert (met == 1).all()
     team.close()
 
@@ -361,7 +367,7 @@ def _in_child(check: Any) -> int:
 def _meets(team: ThreadTeam) -> None:
     """The team has a worker of its own that takes part."""
     plan, count, met = _meeting(2)
-    team.run(plan, Lane(), (count.ctypes.data, met.ctypes.data))
+    team.run(plan, ExecutionContext(), (count.ctypes.data, met.ctypes.data))
     assert (met == 1).all()
     assert all(worker.is_alive() for worker in team.workers)
 
@@ -406,10 +412,10 @@ class TestFork:
         failures: list[BaseException] = []
 
         def work(seed: int) -> None:
-            lane = Lane()
+            execution_context = ExecutionContext()
             try:
                 while not ended:
-                    _run_and_check(team, seed, lane=lane)
+                    _run_and_check(team, seed, execution_context=execution_context)
             except BaseException as error:
                 failures.append(error)
 
@@ -537,7 +543,7 @@ def _claims(blocks: int, threads: int, size: int = 1000, claim: int = 5) -> int:
     """How often the threads of a team claim chunks of a step, of which kernels suggest so many for a claim."""
     team = ThreadTeam(code(), TeamOptions(threads, blocks=blocks))
     source, target = numbers(size), np.zeros(size, np.int64)
-    team.run(chain(1, size, claim), Lane(), (source.ctypes.data, target.ctypes.data))
+    team.run(chain(1, size, claim), ExecutionContext(), (source.ctypes.data, target.ctypes.data))
     np.testing.assert_array_equal(target, chained(source, 1))
     found = sum(team.column(MemberField.CLAIMS))
     team.close()
@@ -624,7 +630,11 @@ def test_a_thread_that_lost_its_core_is_brought_to_one_that_waits() -> None:
     program = f"import os\nos.sched_setaffinity(0, [{there}])\nprint(flush=True)\nwhile True: pass"
     size = 2048
     # A thread works for milliseconds on what it has claimed: the system often takes it off its core meanwhile.
-    team, lane, plan = ThreadTeam(code(), TeamOptions(2)), Lane(), chain(4, size, size // 4, 2000)
+    team, execution_context, plan = (
+        ThreadTeam(code(), TeamOptions(2)),
+        ExecutionContext(),
+        chain(4, size, size // 4, 2000),
+    )
     source, target = numbers(size), np.zeros(size, np.int64)
     expected = chained(source, 4, 2000)
     _meets(team)
@@ -638,7 +648,7 @@ def test_a_thread_that_lost_its_core_is_brought_to_one_that_waits() -> None:
             while sum(team.column(MemberField.MOVES)) == 0:
                 assert time.monotonic() < deadline, "nobody was moved"
                 target[:] = 0
-                team.run(plan, lane, (source.ctypes.data, target.ctypes.data))
+                team.run(plan, execution_context, (source.ctypes.data, target.ctypes.data))
                 np.testing.assert_array_equal(target, expected)
         finally:
             os.sched_setaffinity(0, before)

@@ -138,8 +138,10 @@ def thread_contention(found: Explanation, usable: float, others: float | None) -
 
 def fragmentation(plans: Sequence[Plan], found: Explanation) -> Diagnosis:
     """Memory that earlier runs of larger inputs, or several at once, left behind."""
-    lanes = {id(step.call.resources[1]): step.call.resources[1] for plan in plans for step in _segments(plan)}
-    held = sum(one.nbytes for one in lanes.values())
+    execution_contexts = {
+        id(step.call.resources[1]): step.call.resources[1] for plan in plans for step in _segments(plan)
+    }
+    held = sum(one.nbytes for one in execution_contexts.values())
     needed = found.arena_bytes + found.scratch_bytes * found.threads
     grown = held > 2 * needed + _ARENA_BYTES
     evidence = f"a run of these shapes needs {_bytes(needed)}, and the session holds {_bytes(held)} for runs"

@@ -1,7 +1,7 @@
 """Where the bytes of a session are: `InferenceSession.memory_report`.
 
-What is counted was counted when it was taken: sizes of arrays, of the memory of lanes, of the tables of plans. Memory
-of the interpreter, of what was imported and of the model's graph is not among it.
+What is counted was counted when it was taken: sizes of arrays, of the memory of execution contexts, of the tables of
+plans. Memory of the interpreter, of what was imported and of the model's graph is not among it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sardonyx.compiler.control_flow_call import ControlFlowCall
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.memory.mapped_pages import FileMap, resident_bytes, root_of
-from sardonyx.runtime.memory.shared_arena import SharedLanes
+from sardonyx.runtime.memory.shared_arena import SharedExecutionContexts
 from sardonyx.runtime.native.counted_call import CountedCall
 from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.native_plan import StepColumn
@@ -51,7 +51,7 @@ class WeightMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class LaneMemory:
+class ExecutionContextMemory:
     """What one run at a time works in: `arena` for the values between kernels, from `address` on, `scratch` for the
     kernels of all threads, `control` for the arguments and counters of steps."""
 
@@ -96,14 +96,14 @@ class ResultMemory:
 class MemoryReport:
     """Where the bytes of a session are.
 
-    lanes: those of the session, or, where `shares_arena`, those of the process's arena.
+    execution_contexts: those of the session, or, where `shares_arena`, those of the process's arena.
     between: what lies between the native steps of runs that are prepared ahead.
     kernels: object code of the kernels that its plans run; other sessions may run them, too.
     limit, charged: the bytes that the session may hold (0: any), and those that count against that.
     """
 
     weights: WeightMemory
-    lanes: tuple[LaneMemory, ...]
+    execution_contexts: tuple[ExecutionContextMemory, ...]
     shares_arena: bool
     plans: tuple[PlanMemory, ...]
     between: int
@@ -115,17 +115,17 @@ class MemoryReport:
     @property
     def arena(self) -> int:
         """Bytes of all arenas."""
-        return sum(lane.arena for lane in self.lanes)
+        return sum(one.arena for one in self.execution_contexts)
 
     @property
     def scratch(self) -> int:
         """Bytes of all kernels' scratch memory."""
-        return sum(lane.scratch for lane in self.lanes)
+        return sum(one.scratch for one in self.execution_contexts)
 
     @property
     def tables(self) -> int:
-        """Bytes of the tables of plans, and of what lanes have of them."""
-        return sum(plan.tables for plan in self.plans) + sum(lane.control for lane in self.lanes)
+        """Bytes of the tables of plans, and of what execution contexts have of them."""
+        return sum(plan.tables for plan in self.plans) + sum(one.control for one in self.execution_contexts)
 
     @property
     def total(self) -> int:
@@ -138,7 +138,7 @@ class MemoryReport:
         return {**asdict(self), "charged": dict(self.charged), "total": self.total}
 
     def __str__(self) -> str:
-        weights, idle = self.weights, sum(lane.is_idle for lane in self.lanes)
+        weights, idle = self.weights, sum(one.is_idle for one in self.execution_contexts)
         whose = "of the process" if self.shares_arena else "of the session"
         lines = [
             ("total", f"{_size(self.total)} beside mapped files and results"),
@@ -146,7 +146,7 @@ class MemoryReport:
             ("", f"{_size(weights.held)} held as they are"),
             ("", f"{_size(weights.packed)} packed for kernels, {_size(weights.computed)} computed"),
             ("", f"{_size(weights.shared)} of these shared with other sessions"),
-            ("lanes", f"{len(self.lanes)} {whose}, {idle} idle"),
+            ("execution contexts", f"{len(self.execution_contexts)} {whose}, {idle} idle"),
             ("", f"{_size(self.arena)} arena, {_size(self.scratch)} scratch"),
             *(("plan", _plan_line(plan)) for plan in self.plans),
             ("tables", _size(self.tables)),
@@ -165,17 +165,27 @@ def memory_report(core: LoadedSession) -> MemoryReport:
     segments = list(_segments_of(core.held_plans))
     made = [(shapes, ready) for segment in segments for shapes, ready in segment.made_plans]
     pools = {id(pool): pool for _, pool in (segment.resources for segment in segments)}
-    lanes = [(lane, is_idle) for pool in pools.values() for lane, is_idle in pool.lanes]
+    execution_contexts = [
+        (execution_context, is_idle)
+        for pool in pools.values()
+        for execution_context, is_idle in pool.execution_contexts
+    ]
     results = next((segment.results for segment in segments if segment.results is not None), None)
     limit = core.memory_limit
     return MemoryReport(
         weights=_weights(core.held_plans, segments),
-        lanes=tuple(
-            LaneMemory(lane.arena, lane.arena_bytes, lane.scratch_bytes, lane.control_bytes, is_idle)
-            for lane, is_idle in lanes
-            if lane.nbytes
+        execution_contexts=tuple(
+            ExecutionContextMemory(
+                execution_context.arena,
+                execution_context.arena_bytes,
+                execution_context.scratch_bytes,
+                execution_context.control_bytes,
+                is_idle,
+            )
+            for execution_context, is_idle in execution_contexts
+            if execution_context.nbytes
         ),
-        shares_arena=any(isinstance(pool, SharedLanes) for pool in pools.values()),
+        shares_arena=any(isinstance(pool, SharedExecutionContexts) for pool in pools.values()),
         plans=tuple(
             _plan_memory(shapes, ready, is_last=place == len(made)) for place, (shapes, ready) in enumerate(made, 1)
         ),

@@ -1,1 +1,2 @@
-"""The memory of runs: arenas and their layouts, lanes of concurrent runs, constants, mapped pages, results."""
+"""The memory of runs: arenas and their layouts, execution contexts of concurrent runs, constants, mapped pages,
+results."""

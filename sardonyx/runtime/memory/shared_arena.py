@@ -1,7 +1,8 @@
 """Arenas that belong to the process: sessions that ask for it run in these in place of arenas of their own.
 
 Sessions that run one after the other use the same memory, whichever of them needs most; those that run at the same
-time use different lanes. A session that keeps a lane between its runs lends it to another one that needs one.
+time use different execution contexts. A session that keeps an execution context between its runs lends it to another
+one that needs one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import threading
 import weakref
 
 from sardonyx.light_dataclass import dataclass
-from sardonyx.runtime.memory.lanes import Borrower, Lane, LanePool
+from sardonyx.runtime.memory.execution_contexts import Borrower, ExecutionContext, ExecutionContextPool
 from sardonyx.runtime.memory.memory import MemoryLimit
 
 # An arena beyond this is not made larger than it has to be, unless somebody says so.
@@ -41,8 +42,8 @@ class ArenaGrowth:
         return wanted
 
 
-class SharedLanes(LanePool):
-    """The lanes of all sessions that share an arena; `limit` is for all of them together."""
+class SharedExecutionContexts(ExecutionContextPool):
+    """The execution contexts of all sessions that share an arena; `limit` is for all of them together."""
 
     def __init__(self, growth: ArenaGrowth, limit: MemoryLimit | None = None) -> None:
         super().__init__(limit=limit, growth=self._size)
@@ -55,11 +56,11 @@ class SharedLanes(LanePool):
         wanted = self._chosen(nbytes, before)
         return wanted if self.limit is None else max(nbytes, min(wanted, self.limit.left))
 
-    def take(self) -> Lane:
+    def take(self) -> ExecutionContext:
         self._call_back(None)
         return super().take()
 
-    def lend(self, borrower: Borrower) -> Lane:
+    def lend(self, borrower: Borrower) -> ExecutionContext:
         self._call_back(borrower)
         with self._lock:
             self._borrowers.add(borrower)
@@ -71,7 +72,7 @@ class SharedLanes(LanePool):
         return super().shrink()
 
     def _call_back(self, asking: Borrower | None) -> None:
-        """Have a lane that nobody runs in, if somebody else keeps one."""
+        """Have an execution context that nobody runs in, if somebody else keeps one."""
         if self._idle:
             return
         for borrower in self._others(asking):
@@ -86,29 +87,29 @@ class SharedLanes(LanePool):
 class _Environment:
     """What has been registered in this process."""
 
-    lanes: SharedLanes | None = None
+    execution_contexts: SharedExecutionContexts | None = None
 
 
-def register(growth: ArenaGrowth, limit: MemoryLimit | None) -> SharedLanes:
+def register(growth: ArenaGrowth, limit: MemoryLimit | None) -> SharedExecutionContexts:
     """The arena of the sessions that are made from now on and ask for the process's."""
-    _Environment.lanes = SharedLanes(growth, limit)
-    return _Environment.lanes
+    _Environment.execution_contexts = SharedExecutionContexts(growth, limit)
+    return _Environment.execution_contexts
 
 
-def environment_lanes() -> SharedLanes | None:
+def environment_execution_contexts() -> SharedExecutionContexts | None:
     """The arena of the process; None before one is registered."""
-    return _Environment.lanes
+    return _Environment.execution_contexts
 
 
 def unregister() -> None:
     """Let sessions that are made from now on have arenas of their own."""
-    _Environment.lanes = None
+    _Environment.execution_contexts = None
 
 
 def _after_fork() -> None:
-    """In a forked child, which may have come while another thread asked for a lane."""
-    if _Environment.lanes is not None:
-        _Environment.lanes._lock = threading.Lock()
+    """In a forked child, which may have come while another thread asked for an execution context."""
+    if _Environment.execution_contexts is not None:
+        _Environment.execution_contexts._lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -21,7 +21,7 @@ import numpy as np
 
 from sardonyx.light_dataclass import dataclass
 from sardonyx.light_enum import Numbers
-from sardonyx.runtime.memory.lanes import Lane, LanePool
+from sardonyx.runtime.memory.execution_contexts import ExecutionContext, ExecutionContextPool
 from sardonyx.runtime.memory.result_pool import ResultPool
 from sardonyx.runtime.native.chain import Chain
 from sardonyx.runtime.native_plan import NativePlan
@@ -52,7 +52,7 @@ class State(Numbers):
     OPEN = 0  # 1 where the rest is complete
     BUSY = 1  # 1 during a call
     PLAN = 2
-    LANE = 3
+    EXECUTION_CONTEXT = 3
     TEAM = 4
     RUN = 5
     EXTERNALS = 6
@@ -155,7 +155,7 @@ class _Memory:
     def __init__(self) -> None:
         self.words = (ctypes.c_int64 * State.COUNT)()
         self.tables: list[Any] = []  # what the words point to
-        self.lane: Lane | None = None  # taken from a pool while there is a plan
+        self.execution_context: ExecutionContext | None = None  # taken from a pool while there is a plan
         self._definitions: list[_MethodDef] = []
 
     def callable(self, name: str, address: int) -> Callable[..., Any]:
@@ -171,7 +171,7 @@ class _Memory:
 
 
 class FastCall:
-    """One plan in a lane of its own, callable without Python's help.
+    """One plan in an execution context of its own, callable without Python's help.
 
     `arrays(None, feeds)` gives a list of new arrays, `bound()` True; both give None where they decline, which they do
     while another call is in progress, for whatever differs from what was prepared, and where a kernel found something
@@ -179,9 +179,15 @@ class FastCall:
     raises meanwhile.
     """
 
-    def __init__(self, code: CallCode, team: ThreadTeam, lanes: LanePool, results: ResultPool | None = None) -> None:
+    def __init__(
+        self,
+        code: CallCode,
+        team: ThreadTeam,
+        execution_contexts: ExecutionContextPool,
+        results: ResultPool | None = None,
+    ) -> None:
         self._team = team
-        self._lanes = lanes
+        self._execution_contexts = execution_contexts
         self._lock = threading.Lock()  # held by whoever changes what native code reads
         self._closings = 0
         self._memory = memory = _Memory()
@@ -257,12 +263,12 @@ class FastCall:
     ) -> None:
         """Write everything that native code reads, while it is closed."""
         words = self._words
-        lane = self._memory.lane = self._lanes.lend(self)
+        execution_context = self._memory.execution_context = self._execution_contexts.lend(self)
         if isinstance(plan, Chain):
-            lane.reserve(plan.plans, self._team.threads)
+            execution_context.reserve(plan.plans, self._team.threads)
             words[State.RUN] = plan.run_address
         else:
-            lane.prepare(plan, self._team.threads)
+            execution_context.prepare(plan, self._team.threads)
             words[State.RUN] = self._team.run_address
         if plan.width > 1:
             self._team.start()
@@ -293,7 +299,7 @@ class FastCall:
                 id(form.dtype), len(form.shape), ctypes.addressof(dims), form.external, nbytes,
                 form.dtype.itemsize, form.axis, form.counted,
             ]  # fmt: skip
-        words[State.PLAN], words[State.LANE] = plan.address, lane.address
+        words[State.PLAN], words[State.EXECUTION_CONTEXT] = plan.address, execution_context.address
         words[State.TEAM] = team
         words[State.EXTERNALS] = ctypes.addressof(externals)
         words[State.INPUTS], words[State.INPUT_COUNT] = ctypes.addressof(input_table), len(inputs)
@@ -304,7 +310,7 @@ class FastCall:
         self._memory.tables = kept
 
     def close(self) -> bool:
-        """Decline every call until the next `prepare`, and give the lane back.
+        """Decline every call until the next `prepare`, and give the execution context back.
 
         False while a call still runs in it; or while another thread prepares it, which then leaves it closed.
         """
@@ -318,13 +324,13 @@ class FastCall:
             self._lock.release()
 
     def _release(self) -> bool:
-        """Close and give the lane back, unless a call still runs in it."""
+        """Close and give the execution context back, unless a call still runs in it."""
         self._words[State.OPEN] = 0
         if self._words[State.BUSY]:
             return False
-        lane, self._memory.lane = self._memory.lane, None
-        if lane is not None:
-            self._lanes.give(lane)
+        execution_context, self._memory.execution_context = self._memory.execution_context, None
+        if execution_context is not None:
+            self._execution_contexts.give(execution_context)
         return True
 
     def _forget_calls(self) -> None:

@@ -18,7 +18,7 @@ from sardonyx.runtime.executor import TERMINATED
 from sardonyx.runtime.forks import cached_property, free_in_child, whole
 from sardonyx.runtime.memory import address_space, memory
 from sardonyx.runtime.memory.constant_memory import HeldConstant
-from sardonyx.runtime.memory.lanes import LanePool
+from sardonyx.runtime.memory.execution_contexts import ExecutionContextPool
 from sardonyx.runtime.memory.result_pool import ResultPool
 from sardonyx.runtime.native.array_address import address_of
 from sardonyx.runtime.native.collector import paused
@@ -152,7 +152,7 @@ class NativeSegment:
         names: Sequence[str],
         steering_places: Sequence[int],
         team: ThreadTeam,
-        lanes: LanePool,
+        execution_contexts: ExecutionContextPool,
         call_code: Callable[[], CallCode],
         results: ResultPool | None,
         restricted: Callable[[Sequence[int]], tuple[NativeSegment, Sequence[int]]],
@@ -179,7 +179,7 @@ class NativeSegment:
         most = MOST_STEERED_PLANS if self.steering_places else MOST_PLANS
         self._most_plans = most if keeps_plans else 1
         self._team = team
-        self._lanes = lanes
+        self._execution_contexts = execution_contexts
         self._waits = waits or Waits(lambda: 0)
         self._plans: OrderedDict[Signature, ReadyPlan] = OrderedDict()
         self._plans_made = 0
@@ -269,9 +269,9 @@ class NativeSegment:
         return self._results
 
     @property
-    def resources(self) -> tuple[ThreadTeam, LanePool]:
-        """The team and the lanes of its runs, for those who run its plans in another way."""
-        return self._team, self._lanes
+    def resources(self) -> tuple[ThreadTeam, ExecutionContextPool]:
+        """The team and the execution contexts of its runs, for those who run its plans in another way."""
+        return self._team, self._execution_contexts
 
     @property
     def made_plans(self) -> list[tuple[Shapes, ReadyPlan]]:
@@ -299,7 +299,7 @@ class NativeSegment:
 
     def fast_call(self) -> FastCall:
         """A way into this segment's plans that needs no Python."""
-        return FastCall(self._call_code(), self._team, self._lanes, self._results)
+        return FastCall(self._call_code(), self._team, self._execution_contexts, self._results)
 
     def __call__(self, context: RunContext, inputs: Sequence[Any]) -> list[Array]:
         """New arrays for the outputs; typed errors for inputs that are missing or of another type than was planned."""
@@ -324,12 +324,12 @@ class NativeSegment:
                 tell(place, outputs, False)
         plan, trace, stages = ready.plan, context.trace, ready.stages(places)
         times = None if trace is None else np.zeros(len(plan.labels) + 1, np.int64)
-        lane = self._lanes.take()
+        execution_context = self._execution_contexts.take()
         try:
-            lane.reserve([stage.plan for stage in stages], self._team.threads)
+            execution_context.reserve([stage.plan for stage in stages], self._team.threads)
             for stage in stages:
                 stamps = 0 if times is None else address_of(times) + times.itemsize * stage.first
-                status = self._team.run_packed(stage.plan, lane, addresses, stamps, context.terminate_word)
+                status = self._team.run_packed(stage.plan, execution_context, addresses, stamps, context.terminate_word)
                 if status == STOPPED:
                     raise errors.Fail(TERMINATED)
                 ready.check(notes)
@@ -338,7 +338,7 @@ class NativeSegment:
             if trace is not None and times is not None:
                 trace.segment(ready, ready.works, times)
         finally:
-            self._lanes.give(lane)
+            self._execution_contexts.give(execution_context)
         return outputs
 
     def _ready(self, context: RunContext, arrays: Sequence[Array]) -> ReadyPlan:
@@ -358,16 +358,16 @@ class NativeSegment:
 
     def _run(self, ready: ReadyPlan, addresses: list[int], context: RunContext) -> None:
         plan, trace = ready.plan, context.trace
-        lane = self._lanes.take()
+        execution_context = self._execution_contexts.take()
         try:
             if trace is None:
-                status = self._team.run(plan, lane, addresses, 0, context.terminate_word)
+                status = self._team.run(plan, execution_context, addresses, 0, context.terminate_word)
             else:
                 times = np.zeros(len(plan.labels) + 1, np.int64)
-                status = self._team.run(plan, lane, addresses, address_of(times), context.terminate_word)
+                status = self._team.run(plan, execution_context, addresses, address_of(times), context.terminate_word)
                 trace.segment(ready, ready.works, times)
         finally:
-            self._lanes.give(lane)
+            self._execution_contexts.give(execution_context)
         if status == STOPPED:
             raise errors.Fail(TERMINATED)
 

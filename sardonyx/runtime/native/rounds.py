@@ -42,7 +42,7 @@ class RoundsField(Numbers):
     RUN = 0  # the executor and its arguments
     TEAM = 1
     PLAN = 2
-    LANE = 3
+    EXECUTION_CONTEXT = 3
     EXTERNALS = 4
     MOVES = 5  # a table of `MoveColumn`
     MOVE_COUNT = 6
@@ -288,7 +288,7 @@ class _Table:
     def run(self, segment: NativeSegment, code: RoundsCode, context: RunContext) -> Outcome:
         """Do the rounds; typed errors as a single run of the segment raises them."""
         ready, plan = self._ready, self._ready.plan
-        team, lanes = segment.resources
+        team, execution_contexts = segment.resources
         moves = (ctypes.c_int64 * max(1, len(self._moves)))(*self._moves)
         externals = (ctypes.c_int64 * max(1, plan.base_count - 1))()
         notes = (ctypes.c_int64 * max(1, 2 * len(ready.faults)))()
@@ -303,20 +303,20 @@ class _Table:
         words[RoundsField.NOTES], words[RoundsField.NOTE_COUNT] = ctypes.addressof(notes), len(ready.faults)
         words[RoundsField.CONDITION] = 0 if self._condition is None else address_of(self._condition)
         words[RoundsField.COUNT] = self._count
-        lane = lanes.take()
+        execution_context = execution_contexts.take()
         try:
-            if lane.plan is not plan or lane.threads < team.threads:
-                lane.prepare(plan, team.threads)
+            if execution_context.plan is not plan or execution_context.threads < team.threads:
+                execution_context.prepare(plan, team.threads)
             crew: object = None
             if plan.width > 1:
                 team.start()
                 words[RoundsField.TEAM], crew = team.shared_memory
-            words[RoundsField.LANE] = lane.address
+            words[RoundsField.EXECUTION_CONTEXT] = execution_context.address
             is_long = plan.nanoseconds is None or (plan.nanoseconds + _ROUND_NS) * self._count >= LONG_NS
             code.run(ctypes.addressof(words), context.terminate_word, team.watch if is_long else None)
             del crew
         finally:
-            lanes.give(lane)
+            execution_contexts.give(execution_context)
         if words[RoundsField.STATUS]:
             raise errors.Fail(TERMINATED)
         for index, describe in enumerate(ready.faults):

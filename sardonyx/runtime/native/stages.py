@@ -1,7 +1,7 @@
 """A native plan in stages, each of which ends where outputs are final: they can be handed over before the next begins.
 
-The stages are plans of their own that run one after the other in one lane. So a run that hands over nothing before its
-end has no stages, and does nothing for them.
+The stages are plans of their own that run one after the other in one execution context. So a run that hands over
+nothing before its end has no stages, and does nothing for them.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 
 from sardonyx import errors
 from sardonyx.log import Logger
-from sardonyx.runtime.memory.lanes import Memory
+from sardonyx.runtime.memory.execution_contexts import Memory
 from sardonyx.runtime.threads.processors import available_processors
 from sardonyx.runtime.threads.team_options import ExecutorCode, TeamOptions, ThreadHooks
 from sardonyx.runtime.threads.team_words import MemberField, TeamField, row_of, team_words

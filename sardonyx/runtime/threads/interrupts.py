@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sardonyx.light_enum import Numbers
-from sardonyx.runtime.memory.lanes import Memory
+from sardonyx.runtime.memory.execution_contexts import Memory
 
 
 class StopField(Numbers):
@@ -38,7 +38,7 @@ class WatchField(Numbers):
     MAIN = 3  # the main thread
     BEFORE = 4  # the handler that was there before ours
     HANDLER = 5  # ours
-    RUN = 6  # i64 run(words, executor, team, plan, lane, external, times, other flag)
+    RUN = 6  # i64 run(words, executor, team, plan, execution context, external, times, other flag)
     CALL = 7  # i64 call(words, function, argument, other flag)
     COUNT = 8
 

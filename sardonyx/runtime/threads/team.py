@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sardonyx.runtime.memory.lanes import Lane
+from sardonyx.runtime.memory.execution_contexts import ExecutionContext
 from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.threads import interrupts
 from sardonyx.runtime.threads.crew import Crew
@@ -31,7 +31,8 @@ __all__ = ["FINISHED", "TERMINATED", "ExecutorCode", "TeamOptions", "ThreadTeam"
 
 FINISHED, TERMINATED = 0, 1  # what a run returns
 
-# team, plan, lane, external addresses, times, terminate; released lock: other Python threads go on meanwhile
+# team, plan, execution context, external addresses, times, terminate; released lock: other Python threads go on
+# meanwhile
 _RUN = ctypes.CFUNCTYPE(
     ctypes.c_int64,
     ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
@@ -56,8 +57,16 @@ class ThreadTeam:
         self._finalizer: Any = None
         _TEAMS.add(self)
 
-    def run(self, plan: NativePlan, lane: Lane, addresses: Sequence[int], times: int = 0, terminate: int = 0) -> int:
-        """Run a plan in a lane; `FINISHED`, or `TERMINATED` where the terminate flag was seen before it was done.
+    def run(
+        self,
+        plan: NativePlan,
+        execution_context: ExecutionContext,
+        addresses: Sequence[int],
+        times: int = 0,
+        terminate: int = 0,
+    ) -> int:
+        """Run a plan in an execution context; `FINISHED`, or `TERMINATED` where the terminate flag was seen before it
+        was done.
 
         addresses: of the external inputs and outputs, the plan's bases without the arena.
         times: address of int64[steps + 1], which takes the `time.monotonic_ns` at the start of each step, as the
@@ -66,20 +75,25 @@ class ThreadTeam:
 
         Long runs of the main thread raise what the handler of a signal raises meanwhile, such as KeyboardInterrupt.
         """
-        return self.run_packed(plan, lane, plan.pack(*addresses), times, terminate)
+        return self.run_packed(plan, execution_context, plan.pack(*addresses), times, terminate)
 
     def run_packed(
-        self, plan: NativePlan, lane: Lane, addresses: bytes | int, times: int = 0, terminate: int = 0
+        self,
+        plan: NativePlan,
+        execution_context: ExecutionContext,
+        addresses: bytes | int,
+        times: int = 0,
+        terminate: int = 0,
     ) -> int:
         """`run` with the addresses as ``plan.pack(...)`` gives them, or the address of an int64 array of them."""
-        if lane.plan is not plan or lane.threads < self.threads:
-            lane.prepare(plan, self.threads)
+        if execution_context.plan is not plan or execution_context.threads < self.threads:
+            execution_context.prepare(plan, self.threads)
         if not self._is_ready and plan.width > 1:
             self.start()
         watch = self.watch if plan.is_long else None
         if watch is None:
-            return self._run(self._address, plan.address, lane.address, addresses, times, terminate)
-        given = self._address, plan.address, lane.address, addresses, times, terminate
+            return self._run(self._address, plan.address, execution_context.address, addresses, times, terminate)
+        given = self._address, plan.address, execution_context.address, addresses, times, terminate
         return watch.run(watch.address, self._code.run, *given)
 
     @property

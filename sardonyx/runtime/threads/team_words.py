@@ -21,7 +21,7 @@ class TeamField(Numbers):
     EVENT = 24  # i32 futex of threads that wait within a run
     WAITING = 25  # how many of those
     PLAN = 32  # the run that is open
-    LANE = 33
+    EXECUTION_CONTEXT = 33
     LIMIT = 34  # how many workers it lets in
     PARTS = 35  # into how many parts its steps are divided
     THREADS = 40  # what does not change

@@ -10,7 +10,7 @@ import numpy as np
 from sardonyx.compiler.binding import Bound
 from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
 from sardonyx.compiler.llvm.kernels.engine.rounds import emit_rounds
-from sardonyx.runtime.memory.lanes import LINE_WORDS, MOST_PARTS, LaneField
+from sardonyx.runtime.memory.execution_contexts import LINE_WORDS, MOST_PARTS, ExecutionContextField
 from sardonyx.runtime.native.rounds import MoveColumn, RoundsField
 from sardonyx.runtime.native_plan import NativePlan, PlanField
 from sardonyx.runtime.threads.team_words import TeamField, team_words
@@ -27,7 +27,7 @@ def run_plan(bound: Bound, external: Sequence[Array], *, in_team: bool = False, 
     places = [
         _team_address(visit) if in_team else 0,
         _plan_address(visit, plan, _constants(bound)),
-        _lane_address(visit, plan),
+        _execution_context_address(visit, plan),
         visit.address(addresses),
         0 if times is None else visit.address(times),
     ]
@@ -53,7 +53,7 @@ def run_rounds(
     words = _room(RoundsField.WORDS)
     words[RoundsField.RUN] = executor_code(emulated()).run
     words[RoundsField.PLAN] = _plan_address(visit, plan, _constants(bound))
-    words[RoundsField.LANE] = _lane_address(visit, plan)
+    words[RoundsField.EXECUTION_CONTEXT] = _execution_context_address(visit, plan)
     words[RoundsField.EXTERNALS] = visit.address(_room(plan.base_count))
     words[RoundsField.MOVES], words[RoundsField.MOVE_COUNT] = visit.address(table), len(table)
     words[RoundsField.CONDITION] = 0 if condition is None else visit.address(condition)
@@ -106,15 +106,17 @@ def _plan_address(visit: Visit, plan: NativePlan, constants: Iterable[Array]) ->
     return visit.address(header)
 
 
-def _lane_address(visit: Visit, plan: NativePlan) -> int:
+def _execution_context_address(visit: Visit, plan: NativePlan) -> int:
     """The memory of one run."""
     steps = len(plan.steps)
-    fields, bases = _room(LaneField.COUNT), _room(plan.base_count)
+    fields, bases = _room(ExecutionContextField.COUNT), _room(plan.base_count)
     bases[0] = visit.address(_room(plan.arena_bytes // 8 + 8))
-    fields[LaneField.WORDS] = visit.address(_room(len(plan.words)))
-    fields[LaneField.COUNTERS] = visit.address(_room(LINE_WORDS * steps + MOST_PARTS * (steps + LINE_WORDS)))
-    fields[LaneField.BASES] = visit.address(bases)
-    fields[LaneField.SCRATCH] = visit.address(_room(plan.scratch_bytes // 8 + 8))
+    fields[ExecutionContextField.WORDS] = visit.address(_room(len(plan.words)))
+    fields[ExecutionContextField.COUNTERS] = visit.address(
+        _room(LINE_WORDS * steps + MOST_PARTS * (steps + LINE_WORDS))
+    )
+    fields[ExecutionContextField.BASES] = visit.address(bases)
+    fields[ExecutionContextField.SCRATCH] = visit.address(_room(plan.scratch_bytes // 8 + 8))
     return visit.address(fields)
 
 

@@ -152,7 +152,7 @@ def test_a_step_needs_no_room_for_a_second_cache() -> None:
     in_chunks(runner, embedded, mask, (1,) * CAPACITY)
     one = next(iter(runner.caches.values())).nbytes
     report = made.memory_report()
-    assert sum(lane.arena for lane in report.lanes) + report.results.used < one
+    assert sum(execution_context.arena for execution_context in report.execution_contexts) + report.results.used < one
 
 
 def test_another_value_of_the_branch_is_an_error() -> None:

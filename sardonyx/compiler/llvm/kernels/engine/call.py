@@ -56,7 +56,7 @@ class _Call:
         return self.k.pointer(self.field(which), I64).address
 
     def is_free(self) -> Value:
-        """Whether there is a plan, and no other call is in its lane."""
+        """Whether there is a plan, and no other call is in its execution context."""
         return self.field(State.OPEN).differs(0) & self.state.load(int(State.BUSY)).equals(0)
 
     def set_busy(self, busy: int) -> None:
@@ -75,7 +75,7 @@ class _Call:
         saved = k.variable(PTR, _null(k))
         with k.when(releases):
             saved.set(k.call_address(self.address(State.SAVE_THREAD), PTR))
-        fields = (State.TEAM, State.PLAN, State.LANE, State.EXTERNALS)
+        fields = (State.TEAM, State.PLAN, State.EXECUTION_CONTEXT, State.EXTERNALS)
         nothing = k.constant(I64, 0)  # no times, and nobody who ends the run
         status = k.variable(I64, 0)
 

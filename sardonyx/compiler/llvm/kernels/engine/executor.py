@@ -2,7 +2,7 @@
 
 Three functions, whose addresses `executor_code` gives to the runtime:
 
-    i64 run(team, plan, lane, external, times, terminate)   one run; 1 where it was terminated, else 0
+    i64 run(team, plan, execution context, external, times, terminate)   one run; 1 where it was terminated, else 0
     i64 work(team, index)                                   the life of a worker; returns when the team is stopped
     i64 stop(team)                                          makes every `work` of the team return
 
@@ -45,7 +45,7 @@ from sardonyx.compiler.llvm.kernels.engine.participants import EVERYBODY, Alarm,
 from sardonyx.compiler.llvm.library import KERNEL, KernelLibrary
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I32, I64, PTR
-from sardonyx.runtime.memory.lanes import MOST_PARTS, LaneField
+from sardonyx.runtime.memory.execution_contexts import MOST_PARTS, ExecutionContextField
 from sardonyx.runtime.native_plan import (
     FIXUP_WORDS,
     PhaseColumn,
@@ -77,10 +77,17 @@ def _emit_run(target: Target) -> str:
     k = Function(
         KERNEL,
         target,
-        [("team", I64), ("plan", PTR), ("lane", PTR), ("external", PTR), ("times", I64), ("terminate", I64)],
+        [
+            ("team", I64),
+            ("plan", PTR),
+            ("execution_context", PTR),
+            ("external", PTR),
+            ("times", I64),
+            ("terminate", I64),
+        ],
         returns=I64,
     )
-    run = Run(k, k["plan"], k["lane"])
+    run = Run(k, k["plan"], k["execution_context"])
     _bind(k, run)
     status = k.variable(I64, 0)
     shared = k.variable(BOOL, False)
@@ -120,9 +127,10 @@ def _share(k: Function, team: Team, run: Run, width: Value, status: Variable) ->
 
 
 def _bind(k: Function, run: Run) -> None:
-    """Copy the arguments into the lane, with the addresses of this run; those of the arena stay from run to run."""
-    plan, lane = run.plan, run.lane
-    bases = k.pointer(lane.load(int(LaneField.BASES)), I64)
+    """Copy the arguments into the execution context, with the addresses of this run; those of the arena stay from run
+    to run."""
+    plan, execution_context = run.plan, run.execution_context
+    bases = k.pointer(execution_context.load(int(ExecutionContextField.BASES)), I64)
     fixups = k.pointer(plan.load(int(PlanField.FIXUPS)), I64)
     in_arena = plan.load(int(PlanField.ARENA_FIXUPS))
     external = k.pointer("external", I64)
@@ -135,11 +143,11 @@ def _bind(k: Function, run: Run) -> None:
     with k.loop(0, plan.load(int(PlanField.EXTERNALS))) as i:
         bases.store(external.load(i), i + 1)
     serial = plan.load(int(PlanField.SERIAL))
-    with k.when(lane.load(int(LaneField.PREPARED)).differs(serial)):
+    with k.when(execution_context.load(int(ExecutionContextField.PREPARED)).differs(serial)):
         source = k.pointer(plan.load(int(PlanField.WORDS)), I64)
         k.copy(run.words, source, plan.load(int(PlanField.WORD_COUNT)) * 8)
         apply(k.constant(I64, 0), in_arena)
-        lane.store(serial, int(LaneField.PREPARED))
+        execution_context.store(serial, int(ExecutionContextField.PREPARED))
     apply(in_arena, plan.load(int(PlanField.FIXUP_COUNT)))
 
 
@@ -151,7 +159,9 @@ def _stamp(k: Function, step: Value) -> None:
 
 def _is_ended(k: Function, run: Run) -> Value:
     """Whether the words of `StopField` that the caller gave, if any, say that the run shall end."""
-    never = k.emit(I64, f"ptrtoint ptr {run.lane.offset(int(LaneField.NEVER)).address.name} to i64")
+    never = k.emit(
+        I64, f"ptrtoint ptr {run.execution_context.offset(int(ExecutionContextField.NEVER)).address.name} to i64"
+    )
     return shall_end(k, k.pointer(k.select(k["terminate"].equals(0), never, k["terminate"]), I64))
 
 
@@ -216,7 +226,10 @@ def _open(k: Function, team: Team, run: Run, width: Value) -> None:
     run.clear_counters(parts)
     run.progress.store(0)
     team.word(TeamField.PARTS).store(parts)
-    for field, value in ((TeamField.PLAN, run.plan.address), (TeamField.LANE, run.lane.address)):
+    for field, value in (
+        (TeamField.PLAN, run.plan.address),
+        (TeamField.EXECUTION_CONTEXT, run.execution_context.address),
+    ):
         team.word(field).store(k.emit(I64, f"ptrtoint ptr {value.name} to i64"))
     atomics.store(team.word(TeamField.LIMIT), threads - 1, "monotonic")
     _sign_on(k, team)
@@ -428,10 +441,12 @@ def _emit_work(target: Target) -> str:
 
 
 def _take_part(k: Function, team: Team, me: Member) -> None:
-    """One run as a worker that has joined it; leaving releases the lane to the caller."""
+    """One run as a worker that has joined it; leaving releases the execution context to the caller."""
     me.does(Does.WALK)
-    plan, lane = (k.pointer(team.word(field).load(), I64).address for field in (TeamField.PLAN, TeamField.LANE))
-    run = Run(k, plan, lane)
+    plan, execution_context = (
+        k.pointer(team.word(field).load(), I64).address for field in (TeamField.PLAN, TeamField.EXECUTION_CONTEXT)
+    )
+    run = Run(k, plan, execution_context)
     with denormals(k, run.flushes_denormals()):
         _walk_as_worker(k, team, run, Participant(k, team, run, k["index"]))
     atomics.update("sub", team.word(TeamField.STATE), 1, "seq_cst")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from sardonyx.compiler.llvm import atomics, system
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.types import BOOL, I8, I32, I64
-from sardonyx.runtime.memory.lanes import LINE_WORDS, LaneField
+from sardonyx.runtime.memory.execution_contexts import LINE_WORDS, ExecutionContextField
 from sardonyx.runtime.native_plan import (
     PHASE_WORDS,
     STEP_WORDS,
@@ -138,20 +138,20 @@ class Member:
 
 
 class Run:
-    """What a thread needs of one run: the plan's tables and its lane's memory."""
+    """What a thread needs of one run: the plan's tables and its execution context's memory."""
 
-    def __init__(self, k: Function, plan: Value, lane: Value) -> None:
+    def __init__(self, k: Function, plan: Value, execution_context: Value) -> None:
         self.k = k
         self.plan = k.pointer(plan, I64)
-        self.lane = k.pointer(lane, I64)
-        self.words = self._at(self.lane, LaneField.WORDS)
+        self.execution_context = k.pointer(execution_context, I64)
+        self.words = self._at(self.execution_context, ExecutionContextField.WORDS)
         self.steps = self._at(self.plan, PlanField.STEPS)
         self.phases = self._at(self.plan, PlanField.PHASES)
-        self._done = self._at(self.lane, LaneField.COUNTERS)
+        self._done = self._at(self.execution_context, ExecutionContextField.COUNTERS)
         self.step_count = self.plan.load(int(PlanField.STEP_COUNT))
         self.row = (self.step_count + (LINE_WORDS - 1)) & -LINE_WORDS
         self.claims = self._done.offset(self.step_count * LINE_WORDS)
-        self.progress = self.lane.offset(int(LaneField.PROGRESS))
+        self.progress = self.execution_context.offset(int(ExecutionContextField.PROGRESS))
 
     def _at(self, table: Pointer, field: int) -> Pointer:
         return self.k.pointer(table.load(int(field)), I64)
@@ -181,8 +181,8 @@ class Run:
 
     def scratch(self, thread: Value) -> Value:
         """The scratch memory of a participant."""
-        base = self.k.pointer(self.lane.load(int(LaneField.SCRATCH)), I8)
-        return base.offset(thread * self.lane.load(int(LaneField.SCRATCH_STRIDE))).address
+        base = self.k.pointer(self.execution_context.load(int(ExecutionContextField.SCRATCH)), I8)
+        return base.offset(thread * self.execution_context.load(int(ExecutionContextField.SCRATCH_STRIDE))).address
 
     def call(self, step: Pointer, begin: Value, end: Value, scratch: Value) -> None:
         function = self.k.pointer(step.load(int(StepColumn.FUNCTION)), I64)

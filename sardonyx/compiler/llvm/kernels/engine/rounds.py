@@ -22,14 +22,16 @@ def emit_rounds(target: Target, spec: tuple[()]) -> str:
     with k.loop_while(lambda: going.get() & (done.get() < count)):
         now = done.get()
         _move(k, externals, k.pointer(given(RoundsField.MOVES), I64), given(RoundsField.MOVE_COUNT), now)
-        plan, lane = (k.pointer(given(field), I64).address for field in (RoundsField.PLAN, RoundsField.LANE))
+        plan, execution_context = (
+            k.pointer(given(field), I64).address for field in (RoundsField.PLAN, RoundsField.EXECUTION_CONTEXT)
+        )
         status.set(
             k.call_address(
                 k.pointer(given(RoundsField.RUN), I64).address,
                 I64,
                 given(RoundsField.TEAM),
                 plan,
-                lane,
+                execution_context,
                 externals.address,
                 k.constant(I64, 0),
                 k["terminate"],

@@ -1,7 +1,7 @@
-"""Lanes: the memory of one concurrent run, taken from a pool and given back.
+"""Execution contexts: the memory of one concurrent run, taken from a pool and given back.
 
-A lane has its own copy of the kernels' arguments, the counters of the steps, an arena and scratch memory for every
-thread. It grows to the largest plan that it ran and keeps its memory, whose pages are then there already.
+An execution context has its own copy of the kernels' arguments, the counters of the steps, an arena and scratch memory
+for every thread. It grows to the largest plan that it ran and keeps its memory, whose pages are then there already.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _SCRATCH_GAP = 256
 _WORD = ctypes.sizeof(ctypes.c_int64)
 
 
-class LaneField(Numbers):
-    """The words at `Lane.address`, which the executor reads."""
+class ExecutionContextField(Numbers):
+    """The words at `ExecutionContext.address`, which the executor reads."""
 
     WORDS = 0
     COUNTERS = 1
     BASES = 2
     SCRATCH = 3
     SCRATCH_STRIDE = 4
-    PREPARED = 5  # serial number of the plan whose words are in the lane, with the addresses of this arena
+    PREPARED = 5  # serial number of the plan whose words are in the execution context, with the addresses of this arena
     PROGRESS = 8  # the phase that the caller is in; a line of its own
     NEVER = 9  # always 0: the words of `interrupts.StopField` of runs that nobody ends
     COUNT = 16
@@ -85,7 +85,7 @@ class Memory:
 Growth = Callable[[int, int], int]
 
 
-class Lane:
+class ExecutionContext:
     """The memory of one run at a time; `address` is what the executor is given.
 
     `threads` is how many threads have scratch memory in it, `arena` the address of the arena (0 before there is one).
@@ -119,7 +119,8 @@ class Lane:
     def reserve(self, plans: Iterable[NativePlan], threads: int = 1) -> None:
         """Make room for each of the plans, so that none of them moves the arena when its turn comes.
 
-        Raises `errors.Fail` where the memory is not there; the lane may then be prepared for a smaller plan.
+        Raises `errors.Fail` where the memory is not there; the execution context may then be prepared for a smaller
+        plan.
         """
         self.plan = None
         plans = tuple(plans)
@@ -135,7 +136,7 @@ class Lane:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the lane holds."""
+        """Bytes that the execution context holds."""
         return self.control_bytes + self.arena_bytes + self.scratch_bytes
 
     @property
@@ -155,19 +156,20 @@ class Lane:
     def _grow_control(self, room: tuple[int, int, int]) -> None:
         words, steps, bases = (max(new, old) for new, old in zip(room, self._room, strict=True))
         counters = LINE_WORDS * steps + MOST_PARTS * (steps + LINE_WORDS - 1)
-        parts = [_WORD * count for count in (LaneField.COUNT, words, counters, bases)]
+        parts = [_WORD * count for count in (ExecutionContextField.COUNT, words, counters, bases)]
         starts = [0]
         for nbytes in parts:
             starts.append(starts[-1] + -(-nbytes // ALIGNMENT) * ALIGNMENT)
         control = Memory(starts[-1], "the steps of a plan", self._limit)
-        fields = control.words(LaneField.COUNT)
+        fields = control.words(ExecutionContextField.COUNT)
         if self._control is not None:
             ctypes.memmove(fields, self._fields, ctypes.sizeof(fields))
-        fields[LaneField.WORDS] = control.address + starts[1]
-        fields[LaneField.COUNTERS] = control.address + starts[2]
-        fields[LaneField.BASES] = control.address + starts[3]
+        fields[ExecutionContextField.WORDS] = control.address + starts[1]
+        fields[ExecutionContextField.COUNTERS] = control.address + starts[2]
+        fields[ExecutionContextField.BASES] = control.address + starts[3]
         self._place_arena(fields, self.arena)
-        # At once, here and below: a signal's handler may end the call in between, and others have the lane then.
+        # At once, here and below: a signal's handler may end the call in between, and others have the execution context
+        # then.
         self._control, self._fields, self._room, self.address = control, fields, (words, steps, bases), control.address
 
     def _grow_scratch(self, nbytes: int, threads: int) -> None:
@@ -177,8 +179,8 @@ class Lane:
         stride = -(-each // ALIGNMENT) * ALIGNMENT + _SCRATCH_GAP
         scratch = Memory(stride * threads, "scratch memory of kernels", self._limit)
         self._scratch, self._scratch_each, self.threads = scratch, each, threads
-        self._fields[LaneField.SCRATCH] = scratch.address
-        self._fields[LaneField.SCRATCH_STRIDE] = stride
+        self._fields[ExecutionContextField.SCRATCH] = scratch.address
+        self._fields[ExecutionContextField.SCRATCH_STRIDE] = stride
 
     def _grow_arena(self, nbytes: int) -> None:
         if self._arena is not None and nbytes <= self._arena.nbytes:
@@ -195,20 +197,21 @@ class Lane:
     @staticmethod
     def _place_arena(fields: ctypes.Array[ctypes.c_int64], address: int) -> None:
         """Tell the executor where the arena is; addresses in it have to be written anew."""
-        fields[LaneField.PREPARED] = 0
-        bases = (ctypes.c_int64 * 1).from_address(fields[LaneField.BASES])
+        fields[ExecutionContextField.PREPARED] = 0
+        bases = (ctypes.c_int64 * 1).from_address(fields[ExecutionContextField.BASES])
         bases[0] = address
 
 
 class Borrower(Protocol):
-    """Who keeps a lane between runs."""
+    """Who keeps an execution context between runs."""
 
     def close(self) -> bool:
-        """Give the lane back; False where that is not possible now."""
+        """Give the execution context back; False where that is not possible now."""
 
 
-class LanePool:
-    """The lanes of a session. As many are kept as ran at the same time, `kept` at most; all count against `limit`."""
+class ExecutionContextPool:
+    """The execution contexts of a session. As many are kept as ran at the same time, `kept` at most; all count against
+    `limit`."""
 
     def __init__(
         self,
@@ -221,41 +224,42 @@ class LanePool:
         self.limit = limit
         self._growth = growth
         self._kept = (os.cpu_count() or 1) if kept is None else kept
-        # One end only: the lane that was used last has the warmest memory. Its methods are atomic.
-        self._idle: deque[Lane] = deque()
-        self._made: weakref.WeakValueDictionary[int, Lane] = weakref.WeakValueDictionary()  # by their `id`
+        # One end only: the execution context that was used last has the warmest memory. Its methods are atomic.
+        self._idle: deque[ExecutionContext] = deque()
+        self._made: weakref.WeakValueDictionary[int, ExecutionContext] = weakref.WeakValueDictionary()  # by their `id`
         self._epoch = 0
 
-    def take(self) -> Lane:
-        """A lane that nobody uses; give it back after the run."""
+    def take(self) -> ExecutionContext:
+        """An execution context that nobody uses; give it back after the run."""
         try:
             return self._idle.pop()
         except IndexError:
-            lane = Lane(self.threads, self.limit, self._growth)
-            lane.epoch = self._epoch
-            self._made[id(lane)] = lane
-            return lane
+            execution_context = ExecutionContext(self.threads, self.limit, self._growth)
+            execution_context.epoch = self._epoch
+            self._made[id(execution_context)] = execution_context
+            return execution_context
 
-    def lend(self, borrower: Borrower) -> Lane:
-        """A lane that `borrower` keeps for more than one run, and gives back when it is closed."""
+    def lend(self, borrower: Borrower) -> ExecutionContext:
+        """An execution context that `borrower` keeps for more than one run, and gives back when it is closed."""
         return self.take()
 
-    def give(self, lane: Lane) -> None:
-        """Put a lane back."""
-        if lane.epoch == self._epoch and len(self._idle) < self._kept:
-            self._idle.append(lane)
+    def give(self, execution_context: ExecutionContext) -> None:
+        """Put an execution context back."""
+        if execution_context.epoch == self._epoch and len(self._idle) < self._kept:
+            self._idle.append(execution_context)
 
     @contextmanager
-    def lane(self) -> Iterator[Lane]:
-        """A lane for the block."""
-        lane = self.take()
+    def execution_context(self) -> Iterator[ExecutionContext]:
+        """An execution context for the block."""
+        execution_context = self.take()
         try:
-            yield lane
+            yield execution_context
         finally:
-            self.give(lane)
+            self.give(execution_context)
 
     def shrink(self) -> int:
-        """Give the memory of idle lanes back to the system, that of busy ones after their run; the bytes freed now."""
+        """Give the memory of idle execution contexts back to the system, that of busy ones after their run; the bytes
+        freed now."""
         self._epoch += 1
         freed = 0
         while True:
@@ -266,12 +270,12 @@ class LanePool:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that idle lanes hold."""
-        return sum(lane.nbytes for lane in tuple(self._idle))
+        """Bytes that idle execution contexts hold."""
+        return sum(execution_context.nbytes for execution_context in tuple(self._idle))
 
     @property
-    def lanes(self) -> list[tuple[Lane, bool]]:
-        """All lanes that there are, and whether each is idle."""
+    def execution_contexts(self) -> list[tuple[ExecutionContext, bool]]:
+        """All execution contexts that there are, and whether each is idle."""
         idle = set(map(id, tuple(self._idle)))
-        made = [lane for found in self._made.valuerefs() if (lane := found()) is not None]
-        return [(lane, id(lane) in idle) for lane in made]
+        made = [execution_context for found in self._made.valuerefs() if (execution_context := found()) is not None]
+        return [(execution_context, id(execution_context) in idle) for execution_context in made]
