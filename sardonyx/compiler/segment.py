@@ -171,11 +171,12 @@ class Segment:
         for tensor in self._constants.values():
             buffer = tensor.buffer
             if buffer.array is not None and isinstance(buffer, ComputedBuffer):
-                yield HeldConstant("computed", buffer.array, isinstance(buffer.kept, Use) and buffer.kept.is_shared)
+                use = buffer.kept if isinstance(buffer.kept, Use) else None
+                yield HeldConstant("computed", buffer.array, use is not None and use.is_shared, use and use.key)
             elif buffer.array is not None:
                 yield HeldConstant("model", buffer.array)
         for _, _, use in tuple(self._prepared.values()):
-            yield HeldConstant("packed", use.array, use.is_shared)
+            yield HeldConstant("packed", use.array, use.is_shared, use.key)
 
     def bind_operations(
         self,

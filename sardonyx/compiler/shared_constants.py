@@ -1,13 +1,16 @@
 """Constants that are made for kernels, shared by the sessions of the process that make the same of the same weights.
 
 A session holds what it uses; what nobody holds any more is gone. What two sessions share is told by the identity of the
-contents, the target of the kernels and the key of what is made (see `Binder.derived`).
+contents, the target of the kernels and the key of what is made (see `Binder.derived`). A session that began from an
+engine takes what that holds before it makes anything (`offering`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 
 import numpy as np
 
@@ -45,6 +48,11 @@ class Use:
             self.shared.users -= 1
 
     @property
+    def key(self) -> Hashable | None:
+        """What tells a shared one from others; None for one that is not shared."""
+        return None if self.shared is None else self.shared.key
+
+    @property
     def is_shared(self) -> bool:
         """Whether others use it as well."""
         return self.shared is not None and self.shared.users > 1
@@ -53,12 +61,35 @@ class Use:
 _KNOWN: weakref.WeakValueDictionary[Hashable, SharedConstant] = weakref.WeakValueDictionary()
 
 
+# Gives the constant of a key, if somebody has it.
+Offers = Callable[[Hashable], "Array | None"]
+
+
+class _Offering(threading.local):
+    offers: Offers | None = None
+
+
+_OFFERING = _Offering()
+
+
+@contextlib.contextmanager
+def offering(offers: Offers | None) -> Iterator[None]:
+    """Inside, what this thread makes a segment of takes constants that are offered before it makes them, then and
+    later. Whoever offers vouches that a constant is what would be made."""
+    outer, _OFFERING.offers = _OFFERING.offers, offers
+    try:
+        yield
+    finally:
+        _OFFERING.offers = outer
+
+
 class ConstantShares:
     """What a segment makes of constants, for kernels of one target; it counts against the limit of its session."""
 
     def __init__(self, target: Hashable) -> None:
         self._target = target
         self._limit = applied_limit()
+        self._offers = _OFFERING.offers
         # Of arrays that were made, of which others are made in turn.
         self._identities: dict[int, tuple[weakref.ref[Array], Hashable]] = {}
 
@@ -77,7 +108,8 @@ class ConstantShares:
         whole = identity, self._target, key
         known = _KNOWN.get(whole)
         if known is None:
-            array = make()
+            offered = None if self._offers is None else self._offers(whole)
+            array = make() if offered is None else offered
             if isinstance(origin, np.ndarray) and np.may_share_memory(array, origin):
                 return self._use(array, None)  # memory of one session's model
             known = _KNOWN.setdefault(whole, SharedConstant(whole, array))

@@ -274,7 +274,7 @@ def test_whole_engines_are_mapped(tmp_path: Path, folder: Path, monkeypatch: pyt
     (path,) = folder.glob("*.engine")
     status = path.stat()
     with monkeypatch.context() as patch:  # used again so soon it stays as it is
-        patch.setattr(engine_file, "_section", None)  # nothing is read
+        patch.setattr(engine_file, "_check", None)  # nothing is read
         made = session(tmp_path / "model.onnx")
         assert is_stored(made)
         (y,) = made.run(["y"], {"ids": IDS[:7]})

@@ -203,7 +203,7 @@ def test_weights_are_mapped(engine: Path) -> None:
     constants = write_model(engine.parent / "again.onnx")
     content = engine.read_bytes()
     assert content.count(constants["table"].tobytes()) == 1  # read where the model has it
-    assert set(sealed.sections) == {"tables", "image", "constants", "nodes", "model", "weights"}
+    assert set(sealed.sections) == {"tables", "image", "constants", "made", "nodes", "model", "weights"}
 
 
 def test_settings_of_the_compilation_are_those_of_sessions(tmp_path: Path) -> None:

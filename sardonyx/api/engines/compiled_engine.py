@@ -17,6 +17,8 @@ from dataclasses import asdict, replace
 from io import BufferedReader
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sardonyx import errors, log
 from sardonyx._version import __version__
 from sardonyx.api.building import late_build
@@ -33,12 +35,14 @@ from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.compiler.llvm.library import generator_version
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.runtime.files.cache_folder import default_folder
-from sardonyx.runtime.files.engine_file import DamagedError
+from sardonyx.runtime.files.engine_file import Bytes, DamagedError
 from sardonyx.runtime.files.opening import open_file
 from sardonyx.runtime.files.vouchers import Vouchers
+from sardonyx.runtime.memory.mapped_pages import FileMap, root_of
 from sardonyx.runtime.settings import RunSettings
 
 if TYPE_CHECKING:
+    from sardonyx.compiler.stored.constant_names import Homes
     from sardonyx.graph.load import LoadedModel
 
 TRUST = "sardonyx.engine_trusted"
@@ -76,7 +80,10 @@ def open_engine(given: EngineSource, request: SessionRequest) -> Built:
     if not problem:
         engine = given.sealed.engine
         build = functools.partial(_build, given, request._replace(trace=None))
-        found = opened(Origin(engine, settings, engine.sections.__getitem__, build))
+        # What keys of constants mean is a matter of the package's state.
+        offers = engine.content["package"] == package_state()
+        homes = weights_home(engine.sections[WEIGHTS])
+        found = opened(Origin(engine, settings, engine.sections.__getitem__, build, offers=offers, homes=homes))
         if found is not None:
             _warn_of_changes(given, logger)
             logger.info(f"the session is that of {given.name}", "engine")
@@ -91,6 +98,15 @@ def open_engine(given: EngineSource, request: SessionRequest) -> Built:
         raise errors.Fail(f"{given.name} cannot be used as it is, and '{_NO_OTHER}' makes that an error: {problem}")
     logger.warning(_compiled_instead(given, problem), "engine")
     return _build(given, request)
+
+
+def weights_home(section: Bytes) -> Homes:
+    """The file in which the weights of an engine lie, as of `constant_name`: nothing where they lie in memory."""
+    root = root_of(section)
+    if not isinstance(root, FileMap) or root.state is None:
+        return {}
+    begin, first = (int(one.__array_interface__["data"][0]) for one in (np.frombuffer(root, np.uint8), section))
+    return {tuple(root.state): (WEIGHTS, first - begin)}
 
 
 def why_compiled(given: EngineSource, options: SessionOptions) -> str:

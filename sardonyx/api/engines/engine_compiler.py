@@ -29,6 +29,7 @@ from sardonyx.api.engines.compiled_engine import (
     session_content,
     session_entries,
     source_content,
+    weights_home,
 )
 from sardonyx.api.engines.engine_parts import engine_parts, program_of
 from sardonyx.api.engines.engine_sizes import Coverage, SizePlanner, Tell
@@ -46,7 +47,7 @@ from sardonyx.light_dataclass import dataclass
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.files.engine_file import Sections, write_sealed
 from sardonyx.runtime.files.opening import is_own, open_file, scratch_folder
-from sardonyx.runtime.memory.mapped_pages import map_open_file
+from sardonyx.runtime.memory.mapped_pages import map_open_file, settle
 from sardonyx.runtime.native.native_segment import PlanKey, ReadyPlan
 
 # Of how many sizes in the ranges of its profiles an engine has plans at most, and the seconds that they may take.
@@ -128,6 +129,7 @@ def _compiled(options: SessionOptions, scratch: Path, logger: log.Logger) -> tup
     view = memoryview(b"")
     with contextlib.suppress(FileNotFoundError), _own(scratch / WEIGHTS) as file:
         view = map_open_file(file.fileno(), scratch / WEIGHTS)
+        settle(view)
     options = options._copy()
     options.enable_profiling = False
     options.optimized_model_filepath = ""
@@ -178,7 +180,8 @@ def _write(
         most, seconds = config_keys.number(config, MOST_SIZES), config_keys.number(config, SECONDS)
         planner = SizePlanner(built, program, most, seconds, tell)
         coverage = [planner.cover(profile) for profile in profiles]
-        content, parts = engine_parts(built, program, plans, [weights], planner.plans)
+        homes = weights_home(sections[WEIGHTS][0])
+        content, parts = engine_parts(built, program, plans, [weights], planner.plans, homes)
     except NotStorableError as error:
         raise NotCompilableError(f"the model cannot be kept as an engine: {error}") from error
     settings = run_settings(options)

@@ -9,6 +9,7 @@ from sardonyx.api.building.built import Built
 from sardonyx.api.engines.stored_session import segment_of, signature_content
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.llvm.runtime_functions import OF_EVERY_SESSION, OF_PROGRAMS
+from sardonyx.compiler.stored.constant_names import Homes, constant_name
 from sardonyx.compiler.stored.constant_places import NotStorableError as NotStorableError
 from sardonyx.compiler.stored.sized_plans import SizedPlans
 from sardonyx.compiler.stored.stored_plan import stored_plans
@@ -32,15 +33,18 @@ def engine_parts(
     plans: Mapping[PlanKey, ReadyPlan],
     files: Sequence[str],
     sized: SizedPlans | None = None,
+    homes: Homes | None = None,
 ) -> tuple[dict[str, Any], Sections]:
-    """What is said of every engine, and what lies behind that."""
+    """What is said of every engine, and what lies behind that; `homes` as of `constant_name`."""
     (provider,) = built.providers
     assert isinstance(provider, CPUExecutionProvider)
     runtime = library(provider.settings.kernels, "runtime")
     # Outputs that are known before a run are copied in a chain.
     is_chained = segment_of(built.plan) is None or any(plan.known for plan in plans.values())
     functions = OF_PROGRAMS if is_chained else OF_EVERY_SESSION
-    stored = stored_plans(plans, provider.library, runtime, files, program.constants, functions, sized)
+    held = {one.key: one.array for segment in program.segments for one in segment.held() if one.key is not None}
+    made = {name: array for key, array in held.items() if (name := constant_name(key, homes)) is not None}
+    stored = stored_plans(plans, provider.library, runtime, files, program.constants, functions, sized, made)
     content = {
         "signature": signature_content(built.signature),
         "program": program.content,
@@ -53,4 +57,5 @@ def engine_parts(
         "image": stored.image,
         "nodes": program.nodes,
         "constants": stored.constants,
+        "made": stored.made,
     }

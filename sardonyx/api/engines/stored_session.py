@@ -12,7 +12,7 @@ import json
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +36,10 @@ from sardonyx.runtime.native.waits import described, note_model
 from sardonyx.runtime.plan import Plan
 from sardonyx.runtime.settings import RunSettings
 
+if TYPE_CHECKING:
+    from sardonyx.compiler.stored.constant_names import Homes
+    from sardonyx.compiler.stored.offered_constants import OfferedConstants
+
 Array = np.ndarray[Any, Any]
 
 
@@ -45,7 +49,8 @@ class Origin:
     session from the model.
 
     If it `lets_go`, the plans of the engine are given up once the model is compiled, which has all weights again.
-    `on_missed` is called once, when the model has been asked for a plan that the engine has not.
+    `on_missed` is called once, when the model has been asked for a plan that the engine has not. If it `offers`, the
+    session made from the model takes the constants for kernels that the engine has; `homes` as of `constant_name`.
     """
 
     engine: Engine
@@ -54,6 +59,8 @@ class Origin:
     build: Callable[[], Built]
     lets_go: bool = False
     on_missed: Callable[[], None] = lambda: None
+    offers: bool = True
+    homes: Homes | None = None
 
 
 def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
@@ -63,13 +70,17 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
     """
     content, sections = origin.engine.content, origin.engine.sections
     program = content["program"]
-    later = LaterSession(origin.build, program)
+
+    def offers() -> OfferedConstants | None:
+        now = is_held()
+        return now[0].offers(origin.homes) if now and origin.offers else None
+
+    later = LaterSession(origin.build, program, offers)
     kernels = origin.settings.kernels
-    homes = {"models": library(kernels), "runtime": library(kernels, "runtime")}
-    adopt_image(content["image"], sections["image"], homes)
+    libraries = {"models": library(kernels), "runtime": library(kernels, "runtime")}
+    adopt_image(content["image"], sections["image"], libraries)
     provider = CPUExecutionProvider({})
     resources = provider.resources(origin.settings)
-    tables, constants = sections["tables"], sections["constants"]
 
     def plan_again(key: PlanKey) -> ReadyPlan:
         sizes = described(program["segments"][key.segment]["names"], key.shapes)
@@ -78,10 +89,11 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
             return later.segment(key.segment, what).plan_of(key)
 
     try:
-        stored = RestoredPlans(content, tables, constants, resources.library, origin.mapped, plan_again)
+        stored = RestoredPlans(content, sections, resources.library, origin.mapped, plan_again)
     except NotRestorableError:
         return None
     held = _Held([stored])
+    is_held = weakref.ref(held)  # what is held leads to the later session, which has functions of this one
     alive: weakref.WeakSet[NativeSegment] = weakref.WeakSet()  # no circle keeps the weights of a session that is gone
 
     def missed() -> None:
@@ -128,17 +140,14 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
         coverage=content.get("coverage") or (),
     )
 
-    is_held = weakref.ref(held)  # what is held leads to the later session, which has this function
-
     def renew(engine: Engine) -> None:
         """Take plans from another engine of the same model."""
         content, sections, now = engine.content, engine.sections, is_held()
         if content["program"] != program or not now:
             return
-        adopt_image(content["image"], sections["image"], homes)
-        given = content, sections["tables"], sections["constants"], resources.library, origin.mapped
+        adopt_image(content["image"], sections["image"], libraries)
         with contextlib.suppress(NotRestorableError):
-            now[0] = RestoredPlans(*given, now[0].plan_again)
+            now[0] = RestoredPlans(content, sections, resources.library, origin.mapped, now[0].plan_again)
 
     later.renew_plans = renew
     return built, later
@@ -151,9 +160,11 @@ class _Held(list[RestoredPlans]):
 class LaterSession:
     """The session as it is without an engine, made when it is asked for."""
 
-    def __init__(self, build: Callable[[], Built], program: Mapping[str, Any]) -> None:
-        """`program` is what the engine says of the plan."""
-        self._build, self._program = build, program
+    def __init__(
+        self, build: Callable[[], Built], program: Mapping[str, Any], offers: Callable[[], OfferedConstants | None]
+    ) -> None:
+        """`program` is what the engine says of the plan, `offers` what it has of the constants for kernels."""
+        self._build, self._program, self._offers = build, program, offers
         self._built: Built | None = None
         self._segments: Sequence[NativeSegment] | None = None
         self.has_missed = False  # whether something came from the model that the engine has not
@@ -165,7 +176,10 @@ class LaterSession:
         with whole(), self._lock:
             if self._built is None:
                 self.require_room(what)
-                self._built = self._build()
+                from sardonyx.compiler.shared_constants import offering
+
+                with offering(self._offers()):
+                    self._built = self._build()
                 note_model()
             return self._built
 

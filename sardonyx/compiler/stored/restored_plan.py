@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.native.native_image import ImageError, NativeImage
 from sardonyx.runtime.native.native_segment import PlanKey, ReadyPlan
 from sardonyx.runtime.native_plan import FIXUP_WORDS, STEP_WORDS, NativePlan, StepColumn, Words
+
+if TYPE_CHECKING:
+    from sardonyx.compiler.stored.constant_names import Homes
+    from sardonyx.compiler.stored.offered_constants import OfferedConstants
 
 Array = np.ndarray[Any, Any]
 
@@ -47,17 +51,18 @@ class RestoredPlans:
     def __init__(
         self,
         content: Mapping[str, Any],
-        tables: Bytes,
-        constants: Bytes,
+        sections: Mapping[str, Bytes],
         library: KernelLibrary,
         mapped: Callable[[str], Bytes],
         plan_again: Callable[[PlanKey], ReadyPlan],
     ) -> None:
         """NotRestorableError where a kernel is not there any more, or a piece of memory lies outside its home.
 
+        `sections` are those of the engine, of which these are "tables", "constants" and, if it has that, "made".
         `mapped` gives a file of the model; `plan_again` a plan made anew, which tells what is not kept: the errors of
         kernels and what a profile says.
         """
+        tables, constants = sections["tables"], sections["constants"]
         kernels = [library.kept(key) for key in content["kernels"]]
         if None in kernels:
             raise NotRestorableError("the code of a kernel is gone")
@@ -74,6 +79,7 @@ class RestoredPlans:
             self._owners.append(home if file is None else self._pieces[-1])
             bases.append(int(home.__array_interface__["data"][0]) + start)
         self._bases = np.array(bases, np.int64)
+        self._made = sections.get("made")
         self._arrays = content["arrays"]
         self._stored: dict[PlanKey, tuple[Mapping[str, Any], Bytes]] = {}
         place = 0
@@ -88,6 +94,14 @@ class RestoredPlans:
         _, constants, *pieces = self._owners
         yield HeldConstant("packed", constants)
         yield from (HeldConstant("model", piece) for piece in pieces if piece is not constants)
+
+    def offers(self, homes: Homes | None) -> OfferedConstants | None:
+        """The constants that were made for kernels; `homes` as of `constant_name`."""
+        if self._made is None:
+            return None
+        from sardonyx.compiler.stored.offered_constants import OfferedConstants  # for sessions that compile after all
+
+        return OfferedConstants(self._made, self._pieces, homes)
 
     def plan(self, key: PlanKey) -> ReadyPlan | None:
         """The plan of a segment for such inputs; None where there is none."""

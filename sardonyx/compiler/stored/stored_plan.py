@@ -8,7 +8,9 @@ they read the same memory or equal bytes. Those of many sizes are rows of tables
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -27,6 +29,7 @@ from sardonyx.compiler.stored.constant_places import (
     dtype_name,
     places_in,
 )
+from sardonyx.compiler.stored.offered_constants import Place, section_of
 from sardonyx.compiler.stored.size_table import Words
 from sardonyx.compiler.stored.sized_plans import SizedPlans
 from sardonyx.light_dataclass import dataclass
@@ -50,12 +53,16 @@ class Piece:
 
 @dataclass(frozen=True)
 class StoredPlans:
-    """Plans and arrays as JSON (`content`), and what they are made of, each as arrays that lie one behind the other."""
+    """Plans and arrays as JSON (`content`), and what they are made of, each as arrays that lie one behind the other.
+
+    `made` says which constants lie where (`offered_constants`).
+    """
 
     content: Mapping[str, Any]
     tables: Sequence[Bytes]
     constants: Sequence[Bytes]
     image: Sequence[Bytes]
+    made: Sequence[Bytes]
 
 
 def stored_plans(
@@ -66,12 +73,14 @@ def stored_plans(
     arrays: Sequence[Array] = (),
     functions: Sequence[str] = OF_EVERY_SESSION,
     sized: SizedPlans | None = None,
+    made: Mapping[str, Array] | None = None,
 ) -> StoredPlans:
     """Plans for `restored_plan`, those of many sizes, and arrays that a run needs besides. `files` are those of the
     model, by their paths.
 
     `library` has the kernels, `runtime` the `functions` that run them; where their code cannot be joined into an image,
-    a later process finds the kernels by their keys alone. NotStorableError where something in a plan has no meaning in
+    a later process finds the kernels by their keys alone. Of constants that were `made` for kernels, by their names,
+    those that the plans read can be found again. NotStorableError where something in a plan has no meaning in
     another process.
     """
     places = [_places_of(plan) for plan in plans.values()]
@@ -90,7 +99,7 @@ def stored_plans(
     rest = iter(numbers)
     kernels: dict[int, int] = {}
     tables: list[Bytes] = []
-    made: list[list[int]] = []
+    table_sizes: list[list[int]] = []
     for ready, found in zip(plans.values(), places, strict=True):
         table = [
             (word, homes[number], address - ranges[number].low)
@@ -98,7 +107,7 @@ def stored_plans(
         ]
         parts = _tables(ready.plan, table, kernels)
         tables += [array.reshape(-1).view(np.uint8) for array in parts]
-        made.append([array.size for array in parts])
+        table_sizes.append([array.size for array in parts])
     of_spans = list(itertools.islice(rest, len(spans.ranges)))
     for function in sized.functions():
         kernels.setdefault(function, len(kernels))
@@ -107,7 +116,7 @@ def stored_plans(
     described = iter([_array_content(array, rest, homes, ranges) for array in whole])
     contents = [
         _plan_content(key, ready, sizes, [[place, next(described)] for place in ready.known])
-        for (key, ready), sizes in zip(plans.items(), made, strict=True)
+        for (key, ready), sizes in zip(plans.items(), table_sizes, strict=True)
     ]
     keys = [library.key_of(address) for address in kernels]
     if None in keys:
@@ -121,7 +130,8 @@ def stored_plans(
         "pieces": [[piece.start, piece.nbytes, piece.file] for piece in pieces],
         "image": image_content,
     }
-    return StoredPlans(content, tables + size_tables, constants, image)
+    found_again = section_of(_places_of_made(made or {}, ranges, homes))
+    return StoredPlans(content, tables + size_tables, constants, image, found_again)
 
 
 def _tables(plan: NativePlan, places: Sequence[tuple[int, int, int]], kernels: dict[int, int]) -> list[Array]:
@@ -157,6 +167,20 @@ def _places_of_words(ready: ReadyPlan) -> list[tuple[int, Array, int]]:
         (word, memory[place], address)
         for word, place, address in zip(words.tolist(), found.tolist(), addresses.tolist(), strict=True)
     ]
+
+
+def _places_of_made(made: Mapping[str, Array], ranges: Sequence[_Range], homes: Sequence[int]) -> dict[str, Place]:
+    """Where constants lie in the pieces that these ranges are; those that do not are left out."""
+    found: dict[str, Place] = {}
+    for name, array in made.items():
+        low, high = np.lib.array_utils.byte_bounds(array)
+        number = bisect_right(ranges, low, key=lambda one: one.low) - 1
+        if number < 0 or high > ranges[number].high or ranges[number].file is not None or min(array.strides) < 0:
+            continue
+        with contextlib.suppress(NotStorableError):
+            kind = dtype_name(array.dtype)
+            found[name] = homes[number], low - ranges[number].low, kind, array.shape, array.strides
+    return found
 
 
 def _plan_content(key: PlanKey, ready: ReadyPlan, sizes: Sequence[int], known: Sequence[Any]) -> dict[str, Any]:

@@ -8,13 +8,32 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sardonyx.runtime.memory.mapped_pages import FileContents, FileMap, release_pages, root_of
 
 Array = np.ndarray[Any, Any]
+
+
+# How an array looks: its dtype, shape and strides.
+_Look = tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...]]
+
+
+class InFile(NamedTuple):
+    """The identity of what lies in a file of this state, from this byte on."""
+
+    state: tuple[int, ...]
+    place: int
+    look: _Look
+
+
+class OfDigest(NamedTuple):
+    """The identity of contents with this SHA-256."""
+
+    digest: bytes
+    look: _Look
 
 
 class _Same:
@@ -37,10 +56,10 @@ def content_identity(array: Array) -> Hashable:
     look = array.dtype, array.shape, array.strides
     root = root_of(array)
     if isinstance(root, (FileMap, FileContents)) and root.state is not None:
-        return "file", tuple(root.state), _address(array) - _address(np.frombuffer(root, np.uint8)), look
+        return InFile(tuple(root.state), _address(array) - _address(np.frombuffer(root, np.uint8)), look)
     if type(root) is bytes and len(root) > array.nbytes:
         return "bytes", _Same(root), _address(array) - _address(np.frombuffer(root, np.uint8)), look
-    return "digest", digest(array), look
+    return OfDigest(digest(array), look)
 
 
 def digest(array: Array) -> bytes:

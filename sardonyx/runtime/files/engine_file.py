@@ -2,14 +2,15 @@
 
 A file begins with a head, which a digest covers; behind it lie the sections. What tells torn, truncated and damaged
 contents is in the head: of engines that are *kept* for the user, two sums of the words of each mebibyte, which are
-checked while it is read, until the file was found whole as it is; of *sealed* ones, which are passed on, cryptographic
-digests, so that whoever knows the head knows every byte. A file is replaced in one step. The folder of kept ones is the
-user's alone and bounded, as that of the kernels is.
+checked until the file was found whole as it is; of *sealed* ones, which are passed on, cryptographic digests, so that
+whoever knows the head knows every byte. Files are mapped, never copied to memory, and replaced in one step. The folder
+of kept ones is the user's alone and bounded, as that of the kernels is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import time
@@ -144,8 +145,8 @@ def read_engine(
 ) -> Engine | None:
     """The engine that is kept in a file, if its description is that of a wanted one; None where there is none.
 
-    A file that is known to be whole is mapped; others are read. DamagedError for one that cannot be trusted, down to
-    its last byte.
+    It is mapped. Unless it is known to be whole, all of it is read before. DamagedError for one that cannot be trusted,
+    down to its last byte.
     """
     try:
         with open_private(path) as file:
@@ -156,13 +157,10 @@ def read_engine(
             # Before there is memory for them.
             if any(place + size > status.st_size for place, size, _ in head.sections.values()):
                 raise DamagedError("it ends too early")
-            if known is not None and known.was_whole(head.digest, state_of(status)):
-                sections = _mapped(file, path, head)
-            else:
-                sections = {
-                    name: _section(file.fileno(), place, size, sums)
-                    for name, (place, size, sums) in head.sections.items()
-                }
+            sections = _mapped(file, path, head)
+            if known is None or not known.was_whole(head.digest, state_of(status)):
+                for place, size, sums in head.sections.values():
+                    _check(file.fileno(), place, size, sums)
                 if known is not None:
                     known.note_whole(head.digest, state_of(status))
             if time.time() - status.st_mtime > _USED_SECONDS:
@@ -170,6 +168,8 @@ def read_engine(
     except FileNotFoundError:
         return None
     except OSError as error:
+        if error.errno == errno.ENOMEM:  # of address space: the file is none the worse
+            return None
         raise DamagedError(str(error)) from error
     return Engine(head.content, sections)
 
@@ -328,27 +328,29 @@ def _mapped(file: BinaryIO, path: StrPath, head: _Head) -> dict[str, Bytes]:
     return {name: whole[place : place + size] for name, (place, size, _) in head.sections.items()}
 
 
-def _section(handle: int, place: int, size: int, sums: Sequence[Any]) -> Bytes:
-    """A section of the file, read by several threads; DamagedError where its sums do not agree."""
-    memory = constant_empty(-(-size // _WORD) * _WORD, np.dtype(np.uint8))
-    memory[size:] = 0
-    view = memoryview(memory.data)
+def _check(handle: int, place: int, size: int, sums: Sequence[Any]) -> None:
+    """Read a section of the file by several threads; DamagedError where its sums do not agree, OSError.
+
+    It is read into one block after the other and not through a map: there, a file that became shorter or a disk that
+    fails would end the process.
+    """
 
     def read(start: int) -> None:
+        block = np.empty(min(_BLOCK, size - start), np.uint8)
         for begin in range(start, min(size, start + _STRIPE), _BLOCK):
-            filled, end = begin, min(size, begin + _BLOCK)
-            while filled < end:
-                count = os.preadv(handle, [view[filled:end]], place + filled)
+            part = block[: size - begin]
+            view, filled = memoryview(part.data), 0
+            while filled < part.size:
+                count = os.preadv(handle, [view[filled:]], place + begin + filled)
                 if not count:
                     raise DamagedError("it ends too early")
                 filled += count
-            if sums[begin // _BLOCK] != _sums(memory[begin:end]):
+            if sums[begin // _BLOCK] != _sums(part):
                 raise DamagedError("a section is not what was written")
 
     if len(sums) != -(-size // _BLOCK):
         raise DamagedError("sums are missing")
     _for_each(read, range(0, size, _STRIPE))
-    return memory[:size]
 
 
 def _for_each(work: Callable[[Item], None], items: Sequence[Item]) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import mmap
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -36,11 +36,15 @@ WEIGHTS = "weights packed for kernels"
 
 
 class HeldConstant(NamedTuple):
-    """An array that a session keeps: of the model as it is, packed for kernels, or computed; perhaps not alone."""
+    """An array that a session keeps: of the model as it is, packed for kernels, or computed; perhaps not alone.
+
+    Those that were made and have equal keys have equal contents; None stands for one that nothing tells from others.
+    """
 
     kind: Literal["model", "packed", "computed"]
     array: Array
     is_shared: bool = False
+    key: Hashable | None = None
 
 
 class _Cutting(threading.local):

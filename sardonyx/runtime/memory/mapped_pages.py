@@ -74,6 +74,13 @@ def map_open_file(handle: int, path: str | os.PathLike[str]) -> memoryview:
     return memoryview(mapped)
 
 
+def settle(view: memoryview) -> None:
+    """A file that was mapped just now stays as it was opened: nobody else has it."""
+    one = file_map(view)
+    if one is not None:
+        one.state = one.opened
+
+
 def file_map(view: memoryview) -> FileMap | None:
     """The mapped file that a view is of, if it is of one."""
     return view.obj if isinstance(view.obj, FileMap) else None
