@@ -327,6 +327,13 @@ _TABLE = (
         "the output logits is (batch, 1, vocabulary), for the last position of each row; no product over the "
         "vocabulary is done for the others",
     ),
+    _on_off(
+        "sardonyx.greedy_tokens",
+        "0",
+        "works",
+        "a last output greedy_tokens (batch, positions of the logits), int64: the place of the largest logit, the "
+        "first of equal ones",
+    ),
     # Memory and native code (keys of this project)
     ConfigKey(
         "sardonyx.memory_limit",

@@ -2,124 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sardonyx import errors
-from sardonyx.api.running.io_binding import IOBinding
 from sardonyx.api.session import InferenceSession
 from sardonyx.models.generation import model_facts
+from sardonyx.models.generation.bound_cache import BoundCache
+from sardonyx.models.generation.bound_step import SingleStep, Step
 from sardonyx.models.generation.cache import Array, Cache
 from sardonyx.models.generation.decoder import CHUNK, Decoder
-from sardonyx.models.generation.signature import IDS, MASK, PAST_LENGTH, POSITIONS, Signature, State
+from sardonyx.models.generation.signature import GREEDY_TOKENS, IDS, MASK, PAST_LENGTH, POSITIONS, Signature
 
-
-@dataclass(frozen=True)
-class _Step:
-    """What a step of so many tokens is bound to; `mask` is None where it is the cache's own table."""
-
-    binding: IOBinding
-    ids: Array
-    positions: Array | None
-    mask: Array | None
-    past: Array | None
-    others: Mapping[str, Array]
-    logits: Array
-    last: Array  # the logits of the last token, a view if they are float32
-
-
-@dataclass(frozen=True)
-class _Single:
-    """A step of one token for each row, none of them padding, with views that are written element by element."""
-
-    binding: IOBinding
-    ids: memoryview
-    positions: memoryview | None
-    past: memoryview | None
-    mask: Array | None
-    last: Array
-
-
-class BoundCache(Cache):
-    """One buffer for each cache, as long as the capacity, and two for each state of fixed size, which take turns."""
-
-    def __init__(
-        self, states: tuple[State, ...], head_size: int | None, rows: int, capacity: int, limit: int | None, spread: int
-    ) -> None:
-        super().__init__(rows, capacity, limit, spread)
-        self._states = states
-        shapes = [state.sized(self.most_rows, capacity, head_size) for state in states]
-        self.buffers = [np.zeros(shape, state.dtype) for state, shape in zip(states, shapes, strict=True)]
-        self.turned = {
-            place: np.zeros_like(self.buffers[place]) for place, state in enumerate(states) if state.axis is None
-        }
-        self.turn = 0
-        # Bindings by number of tokens, turn and the row they are of (None: all).
-        self.steps: dict[tuple[int, int, int | None], _Step] = {}
-        self.single: _Single | None = None
-        self.hidden = self._hidden.data
-
-    @property
-    def can_crop(self) -> bool:
-        return not self.turned
-
-    @property
-    def table(self) -> Array:
-        """The mask of all positions that there is room for: (rows, capacity), 0 where nothing is."""
-        return self._mask[: self.rows]
-
-    def now(self, place: int) -> Array:
-        """The buffer that holds a cache."""
-        return self.turned[place] if self.turn and place in self.turned else self.buffers[place]
-
-    def next(self, place: int) -> Array:
-        """The buffer that the next step writes a cache to."""
-        return self.buffers[place] if self.turn or place not in self.turned else self.turned[place]
-
-    def unbind(self) -> None:
-        """Forget what was bound: buffers or rows are about to be others."""
-        self.steps.clear()
-        self.single = None
-
-    def _grow(self, capacity: int) -> None:
-        self.unbind()
-        for place, (state, buffer) in enumerate(zip(self._states, self.buffers, strict=True)):
-            if state.axis is not None:
-                added = [(0, 0)] * buffer.ndim
-                added[state.axis] = (0, capacity - buffer.shape[state.axis])
-                self.buffers[place] = np.pad(buffer, added)
-
-    def _crop(self, length: int) -> None:
-        if not length:
-            self._clear()
-
-    def _move(self, places: Array, sources: Array, first: int) -> None:
-        # Rows whose padding is left out hold their tokens further in front.
-        begin = max(0, first - int(self._hidden[: self.rows].max()))
-        for place, state in enumerate(self._states):
-            buffer = self.now(place)
-            if state.axis is not None:
-                held = (slice(None),) * (state.axis - 1) + (slice(begin, self.length),)
-                buffer = buffer[(slice(None), *held)]
-            buffer[places] = buffer[sources]
-
-    def _fan_out(self, sources: Array) -> None:
-        self.unbind()
-        for place, state in enumerate(self._states):
-            buffer = self.now(place)
-            if state.axis is not None:
-                buffer = buffer[(slice(None),) * state.axis + (slice(self.length),)]
-            for row in range(len(sources) - 1, 0, -1):  # from behind: what is read is not written yet
-                if sources[row] != row:
-                    buffer[row] = buffer[sources[row]]
-
-    def _clear(self) -> None:
-        self.turn = 0
-        for place in self.turned:
-            self.buffers[place][:] = 0
+# Caches that are kept for later calls, and their bytes; a larger one is made anew, which takes little of such a call.
+KEPT = 4
+KEPT_BYTES = 128 << 20
 
 
 class BoundDecoder(Decoder):
@@ -137,6 +37,8 @@ class BoundDecoder(Decoder):
         logits = next(one for one in session.get_outputs() if one.name == signature.logits)
         self._logits_dtype = np.dtype({"tensor(float16)": np.float16}.get(logits.type, np.float32))
         self._last_only = logits.shape[1] == 1
+        self._kept: list[BoundCache] = []
+        self._keeping = threading.Lock()
         if self.vocabulary is None:
             raise errors.InvalidArgument(
                 "Neither the model nor its configuration says how many tokens the vocabulary has (vocab_size)"
@@ -155,27 +57,47 @@ class BoundDecoder(Decoder):
 
     def cache(self, rows: int, capacity: int | None = None, *, spread: int = 1) -> BoundCache:
         self._require_rows(rows * spread)
-        states = self._signature.states
-        return BoundCache(states, self._head_size, rows, self._capacity(capacity), self.positions, spread)
+        wanted = self._capacity(capacity)
+        kept = self._kept_one(rows * spread, wanted)
+        if kept is not None:
+            kept.renew(rows)
+            return kept
+        return BoundCache(self._signature.states, self._head_size, rows, wanted, self.positions, spread)
 
-    def follow(self, tokens: Sequence[int], cache: Cache) -> Array:
+    def keep(self, cache: Cache) -> None:
+        assert isinstance(cache, BoundCache)
+        with self._keeping:
+            self._kept.append(cache)
+            while len(self._kept) > KEPT or sum(one.nbytes for one in self._kept) > KEPT_BYTES:
+                del self._kept[0]
+
+    def _kept_one(self, rows: int, capacity: int) -> BoundCache | None:
+        """A cache for so many rows with room for so many positions, which nobody uses any more."""
+        with self._keeping:
+            for place, one in enumerate(self._kept):
+                if one.most_rows == rows and one.capacity >= capacity:
+                    return self._kept.pop(place)
+        return None
+
+    def _follow(self, tokens: Sequence[int], cache: Cache) -> SingleStep | None:
         assert isinstance(cache, BoundCache)
         step, begin = cache.single, cache.length
         if step is None or begin >= cache.capacity:
-            return super().follow(tokens, cache)
+            return None
         ids, positions, hidden = step.ids, step.positions, cache.hidden
         for row, token in enumerate(tokens):
-            ids[row, 0] = token
+            ids[row] = token
             if positions is not None:
-                positions[row, 0] = begin - hidden[row]
+                positions[row] = begin - hidden[row]
         if step.past is not None:
-            step.past[()] = begin
+            step.past[0] = begin
         cache.put_one(tokens)
         if step.mask is not None:
-            step.mask[...] = cache.table
-        self.session.run_with_iobinding(step.binding)
+            _show(step, cache)
+        step.run(self.session)
         cache.advance_one()
-        return step.last
+        cache.take_turns()
+        return step
 
     def _chunk(self, rows: int) -> int:
         return CHUNK if self._last_only else super()._chunk(rows)
@@ -215,42 +137,28 @@ class BoundDecoder(Decoder):
         others: Mapping[str, Any],
         row: int | None,
     ) -> Array:
-        key = ids.shape[1], cache.turn, row
-        step = cache.steps.get(key)
-        if step is None or any(step.others[name].shape != np.shape(value) for name, value in others.items()):
+        step = cache.steps.get((cache.rows, ids.shape[1], cache.turn, row))
+        if step is None or _are_others(step.others, others):
             step = self._bind(cache, ids, others, row)
-            # Those for one token stay; of the others, as prompts have them, only the last.
-            for other in [one for one in cache.steps if one[0] > 1]:
-                del cache.steps[other]
-            cache.steps[key] = step
-            if key == (1, 0, None):
-                cache.single = self._single(cache, step)
+            cache.hold(step, ids.shape[1], row)
         step.ids[...] = ids
         if step.positions is not None:
             step.positions[...] = positions
         if step.past is not None:
             step.past[...] = cache.length
         if step.mask is not None:
-            if coming is None:
+            if coming is None or step.counts is None:
                 step.mask[...] = cache.table if row is None else cache.table[row]
             else:
                 step.mask[...] = np.arange(cache.capacity) < coming[:, None]
+                step.counts[:] = coming.tolist()
         for name, value in others.items():
             step.others[name][...] = value
         self.session.run_with_iobinding(step.binding)
-        if cache.turned:
-            cache.turn = 1 - cache.turn
+        cache.take_turns()
         return step.logits
 
-    def _single(self, cache: BoundCache, step: _Step) -> _Single | None:
-        """The step for tokens that follow each other; None where one takes more than to write its tokens down."""
-        if self._counts_by_mask or cache.turned or step.others or step.last.dtype != np.float32:
-            return None
-        ids, positions, past = (None if one is None else one.data for one in (step.ids, step.positions, step.past))
-        assert ids is not None
-        return _Single(step.binding, ids, positions, past, step.mask, step.last)
-
-    def _bind(self, cache: BoundCache, ids: Array, others: Mapping[str, Any], row: int | None) -> _Step:
+    def _bind(self, cache: BoundCache, ids: Array, others: Mapping[str, Any], row: int | None) -> Step:
         signature = self._signature
         rows, count = ids.shape
         chosen = slice(rows) if row is None else slice(row, row + 1)
@@ -271,8 +179,12 @@ class BoundDecoder(Decoder):
             made(state.made, cache.next(place)[chosen])
         logits = np.empty((rows, 1 if self._last_only else count, self.vocabulary or 0), self._logits_dtype)
         made(signature.logits, logits)
+        greedy = np.empty(logits.shape[:2], np.int64) if signature.greedy else None
+        if greedy is not None:
+            made(GREEDY_TOKENS, greedy)
+        known = {signature.logits, GREEDY_TOKENS, *(state.made for state in signature.states)}
         for output in self.session.get_outputs():
-            if output.name != signature.logits and output.name not in {state.made for state in signature.states}:
+            if output.name not in known:
                 binding.bind_output(output.name, "cpu")
         mask = None
         if signature.has(MASK):
@@ -281,13 +193,35 @@ class BoundDecoder(Decoder):
             else:
                 given(MASK, cache.table)
         has_positions, has_past = signature.has(POSITIONS), signature.has(PAST_LENGTH)
-        return _Step(
+        return Step(
             binding,
             given(IDS, np.zeros((rows, count), dtype(IDS))),
             given(POSITIONS, np.zeros((rows, count), dtype(POSITIONS))) if has_positions else None,
             mask,
+            [0] * rows if self._counts_by_mask else None,
             given(PAST_LENGTH, np.zeros((), np.int64)) if has_past else None,
             {name: given(name, np.array(value, dtype(name), order="C")) for name, value in others.items()},
             logits,
-            logits[:, -1],
+            greedy,
         )
+
+
+def _are_others(bound: Mapping[str, Array], given: Mapping[str, Any]) -> bool:
+    """Whether other further inputs are given than those that a step is bound to."""
+    return bound.keys() != given.keys() or any(bound[name].shape != np.shape(value) for name, value in given.items())
+
+
+def _show(step: SingleStep, cache: BoundCache) -> None:
+    """Let the mask of a step hold the token that comes."""
+    mask, counts = step.mask, step.counts
+    assert mask is not None
+    if counts is None:
+        mask[...] = cache.table
+        return
+    for row, count in enumerate(counts):
+        wanted = cache.length + 1 - cache.hidden[row]
+        if count != wanted - 1:  # it is of another moment
+            mask[row] = np.arange(mask.shape[1]) < wanted
+        else:
+            mask[row, count] = 1
+        counts[row] = wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ class Cache(ABC):
                 raise errors.InvalidArgument(f"A cache needs 1 or more {name}, not {value}")
         self.limit = limit
         self._require(capacity)
+        self._use = threading.Lock()
         self.rows = rows
         self.most_rows = rows * spread
         self.length = 0
@@ -81,6 +83,18 @@ class Cache(ABC):
     def coming(self) -> Array:
         """How many tokens each row holds behind the step that is about to run: (rows,)."""
         return self._written - self._coming_hidden[: self.rows]
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """While it serves a call of `generate`; `errors.InvalidArgument` where it serves another one."""
+        if not self._use.acquire(blocking=False):
+            raise errors.InvalidArgument(
+                "The cache serves another call of generate, which is not done: give each call a cache of its own"
+            )
+        try:
+            yield
+        finally:
+            self._use.release()
 
     # What a step writes
 
@@ -134,10 +148,11 @@ class Cache(ABC):
         if self._written > begin + 1:
             self._mask[:, begin + 1 : self._written] = 0
         self._written = begin + 1
-        held, mask = self._token_view, self._mask_view
-        for row, token in enumerate(tokens):
-            held[row, begin] = token
-            mask[row, begin] = 1
+        held, mask, place, step = self._token_view, self._mask_view, begin, self._tokens.shape[1]
+        for token in tokens:
+            held[place] = token
+            mask[place] = 1
+            place += step
 
     def advance_one(self) -> None:
         """`advance` behind `put_one`."""
@@ -160,6 +175,13 @@ class Cache(ABC):
         """A step has read `count` tokens."""
         self._hidden[: self.rows] = self._coming_hidden[: self.rows]
         self.length += count
+
+    def renew(self, rows: int) -> None:
+        """Be empty, as a new cache for `rows` rows is, which there must be room for."""
+        self._mask[:, : self._written] = 0
+        self._hidden[:] = self._coming_hidden[:] = 0
+        self.rows, self.length, self._written, self._numbered = rows, 0, 0, 0
+        self._clear()
 
     # What rearranges it
 
@@ -227,7 +249,7 @@ class Cache(ABC):
 
     def _look(self) -> None:
         """Look at the tables as they are now, element by element."""
-        self._token_view, self._mask_view = self._tokens.data, self._mask.data
+        self._token_view, self._mask_view = self._tokens.reshape(-1).data, self._mask.reshape(-1).data
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

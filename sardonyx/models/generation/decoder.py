@@ -12,7 +12,8 @@ import numpy as np
 from sardonyx import errors
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.session import InferenceSession
-from sardonyx.models.generation import model_facts
+from sardonyx.models.generation import model_facts, selection
+from sardonyx.models.generation.bound_step import SingleStep
 from sardonyx.models.generation.cache import BLOCK, Cache
 from sardonyx.models.generation.signature import Signature
 
@@ -23,7 +24,7 @@ CHUNK = 512
 LOGITS_BYTES = 64 << 20
 
 # What a session is asked for: it does so where it can.
-_ENTRIES = {"sardonyx.caches_in_place": "1", "sardonyx.last_logits": "1"}
+ENTRIES = {"sardonyx.caches_in_place": "1", "sardonyx.last_logits": "1", "sardonyx.greedy_tokens": "1"}
 
 
 class Decoder(ABC):
@@ -58,7 +59,7 @@ class Decoder(ABC):
         `InferenceSession`, and `errors.InvalidArgument` for a model that is no decoder of tokens.
         """
         options = SessionOptions() if session_options is None else session_options._copy()
-        for key, value in _ENTRIES.items():
+        for key, value in ENTRIES.items():
             if key not in options._config:
                 options.add_session_config_entry(key, value)
         session = InferenceSession(model_path, options, providers, provider_options)
@@ -119,7 +120,19 @@ class Decoder(ABC):
 
     def follow(self, tokens: Sequence[int], cache: Cache) -> Array:
         """`step` for a token for each row, chosen by logits of this model: nothing of them needs to be checked."""
-        return self.step(np.array(tokens, np.int64)[:, None], cache)
+        step = self._follow(tokens, cache)
+        return self._stepped(tokens, cache) if step is None else step.logits
+
+    def follow_greedily(self, tokens: Sequence[int], cache: Cache) -> list[int]:
+        """The likeliest token behind `follow`, for each row: of equal ones the first; `errors.Fail` for NaN."""
+        step = self._follow(tokens, cache)
+        if step is not None:
+            return step.likeliest()
+        found: list[int] = selection.best(self._stepped(tokens, cache)).tolist()
+        return found
+
+    def keep(self, cache: Cache) -> None:  # noqa: B027  not all have buffers that are worth it
+        """Take a cache that nobody uses any more: a later one may be made of its buffers."""
 
     def read(
         self,
@@ -130,6 +143,13 @@ class Decoder(ABC):
     ) -> Array:
         """`step` for a prompt of any length, in chunks, so that its logits take a bounded amount of memory."""
         return self._piece_by_piece(self._chunk(cache.rows), np.asarray(ids), cache, attention_mask, None, others)
+
+    def _follow(self, tokens: Sequence[int], cache: Cache) -> SingleStep | None:
+        """Run a step that is bound for one token for each row; None where none is bound yet."""
+        return None
+
+    def _stepped(self, tokens: Sequence[int], cache: Cache) -> Array:
+        return self.step(np.array(tokens, np.int64)[:, None], cache)
 
     def _piece_by_piece(
         self,

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from sardonyx import errors
-from sardonyx.api.running.io_binding import IOBinding
 from sardonyx.api.session import InferenceSession
 from sardonyx.models.generation import model_facts
+from sardonyx.models.generation.bound_step import SingleStep, Step
 from sardonyx.models.generation.cache import Array, Cache
 from sardonyx.models.generation.decoder import Decoder
-from sardonyx.models.generation.signature import IDS, PAST_LENGTH, USE_CACHE, Signature
+from sardonyx.models.generation.signature import GREEDY_TOKENS, IDS, PAST_LENGTH, USE_CACHE, Signature
 
 STATES, STATES_MASK = "encoder_hidden_states", "encoder_attention_mask"
 # Inputs that hold a mask of the decoder's own tokens.
@@ -69,18 +68,6 @@ class DecoderFiles:
         return USE_CACHE in self.dtypes
 
 
-@dataclass(frozen=True)
-class _Step:
-    """What a step of one token is bound to; `held` keeps alive what stays from step to step."""
-
-    binding: IOBinding
-    ids: Array
-    past: Array
-    position: Array
-    logits: Array
-    held: list[Array]
-
-
 class EncodedCache(Cache):
     """What a decoder keeps of its tokens, and of the states of the encoder, whose length stays."""
 
@@ -90,7 +77,9 @@ class EncodedCache(Cache):
         super().__init__(rows, capacity, limit, spread)
         self.own: list[Array] = []  # (rows, heads, length, head size), in the order of `DecoderFiles.own`
         self.held: dict[str, Array] = {}  # inputs of later steps that stay from step to step
-        self.step: _Step | None = None  # where `own` are buffers as long as the capacity
+        # Where `own` are buffers as long as the capacity:
+        self.step: Step | None = None
+        self.single: SingleStep | None = None
 
     @property
     def table(self) -> Array:
@@ -110,7 +99,8 @@ class EncodedCache(Cache):
 
     def _leave_buffers(self) -> None:
         if self.step is not None:
-            self.own, self.step = [one[:, :, : self.length] for one in self.own], None
+            self.own = [one[:, :, : self.length] for one in self.own]
+            self.step = self.single = None
 
     def _crop(self, length: int) -> None:
         self._leave_buffers()
@@ -129,7 +119,7 @@ class EncodedCache(Cache):
         self.held = {name: one[sources] for name, one in self.held.items()}
 
     def _clear(self) -> None:
-        self.own, self.held, self.step = [], {}, None
+        self.own, self.held, self.step, self.single = [], {}, None, None
 
 
 class EncodedDecoder(Decoder):
@@ -222,16 +212,35 @@ class EncodedDecoder(Decoder):
         if cache.step is None:
             cache.spread_out()
             cache.step = self._bound(session, cache)
+            cache.single = SingleStep(cache.step)
         step = cache.step
+        assert step.past is not None
+        assert step.positions is not None
         step.ids[...] = ids
         step.past[...] = cache.length
-        step.position[...] = cache.length
+        step.positions[...] = cache.length
         session.run_with_iobinding(step.binding)
         return step.logits
 
-    def _bound(self, session: InferenceSession, cache: EncodedCache) -> _Step:
+    def _follow(self, tokens: Sequence[int], cache: Cache) -> SingleStep | None:
+        assert isinstance(cache, EncodedCache)
+        step, begin, session = cache.single, cache.length, self._files.placed
+        if step is None or session is None or begin >= cache.capacity:
+            return None
+        assert step.past is not None
+        assert step.positions is not None
+        for row, token in enumerate(tokens):
+            step.ids[row] = token
+        step.past[0] = step.positions[0] = begin
+        cache.put_one(tokens)
+        step.run(session)
+        cache.advance_one()
+        return step
+
+    def _bound(self, session: InferenceSession, cache: EncodedCache) -> Step:
         files, rows = self._files, cache.rows
-        dtypes = Signature.of(session.get_inputs(), session.get_outputs()).dtypes
+        signature = Signature.of(session.get_inputs(), session.get_outputs())
+        dtypes = signature.dtypes
         binding = session.io_binding()
 
         def given(name: str, array: Array) -> Array:
@@ -246,19 +255,25 @@ class EncodedDecoder(Decoder):
         for (name, _, output), buffer in zip(files.own, cache.own, strict=True):
             given(name, buffer)
             made(output, buffer)
-        held = [given(name, array) for name, array in cache.held.items()]
-        held += [given(name, cache.table) for name in _MASKS]
+        held = {name: given(name, array) for name, array in cache.held.items()}
+        held |= {name: given(name, cache.table) for name in _MASKS}
         kinds = {one.name: one.type for one in session.get_outputs()}
         is_half = kinds[files.signature.logits] == "tensor(float16)"
         logits = np.empty((rows, 1, self.vocabulary or 0), np.float16 if is_half else np.float32)
         made(files.signature.logits, logits)
-        return _Step(
+        greedy = np.empty(logits.shape[:2], np.int64) if signature.greedy else None
+        if greedy is not None:
+            made(GREEDY_TOKENS, greedy)
+        return Step(
             binding,
             given(IDS, np.zeros((rows, 1), dtypes[IDS])),
-            given(PAST_LENGTH, np.zeros((), np.int64)),
             given(_CACHE_POSITION, np.zeros(1, np.int64)),
-            logits,
+            None,
+            None,
+            given(PAST_LENGTH, np.zeros((), np.int64)),
             held,
+            logits,
+            greedy,
         )
 
     def _require_shown(self, cache: EncodedCache, count: int) -> None:

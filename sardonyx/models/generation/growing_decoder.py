@@ -65,7 +65,8 @@ class GrowingDecoder(Decoder):
     def __init__(self, session: InferenceSession, signature: Signature, config: object) -> None:
         super().__init__(session, signature, config)
         self._head_size = model_facts.head_size(config)
-        self._outputs = [signature.logits, *(state.made for state in signature.states)]
+        # All of them, as a run for some takes longer.
+        self._outputs = [signature.logits, *(state.made for state in signature.states), *signature.more]
 
     def cache(self, rows: int, capacity: int | None = None, *, spread: int = 1) -> GrowingCache:
         self._require_rows(rows * spread)
@@ -86,7 +87,7 @@ class GrowingDecoder(Decoder):
         for state, array in zip(signature.states, cache.arrays, strict=True):
             feeds[state.given] = array
         logits, *arrays = self.session.run(self._outputs, feeds)
-        cache.arrays = arrays
+        cache.arrays = arrays[: len(signature.states)]
         result: Array = logits
         return result
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -45,6 +45,12 @@ class Steps(Protocol):
         others: Mapping[str, Any] | None = None,
     ) -> Array: ...
 
+    def follow(self, tokens: Sequence[int], cache: Any) -> Array: ...
+
+    def follow_greedily(self, tokens: Sequence[int], cache: Any) -> list[int]: ...
+
+    def keep(self, cache: Any) -> None: ...
+
 
 class Streamer(Protocol):
     """What transformers' streamers are: `put` gets the prompt, then the tokens of each step, then comes `end`."""
@@ -59,7 +65,8 @@ class Generated:
     """What came out: `sequences` (rows, tokens), int64, the prompt included, with padding behind what ended early.
 
     `sequences_scores` (rows), float32, are the scores of beams, else None. `cache` holds all tokens but those that were
-    chosen last, for a prompt that begins with the same ones; beams have none that could go on.
+    chosen last, for a prompt that begins with the same ones; beams have none that could go on, and it is None where it
+    was not asked for.
     """
 
     sequences: Array
@@ -80,6 +87,7 @@ def generate(
     tokenizer: Any = None,
     seed: int | None = None,
     others: Mapping[str, Any] | None = None,
+    gives_cache: bool = True,
 ) -> Generated:
     """Tokens behind a prompt (rows, tokens), or (tokens), by greedy search, sampling or beams, as `settings` say.
 
@@ -87,12 +95,15 @@ def generate(
     but for tokens that are `pad_token_id` and end no row. `processors` and `stopping` are transformers' logits
     processors and stopping criteria, applied behind those of the settings. `cache` is what an earlier call gave: what
     it holds of the beginning of the prompt is not read again. `tokenizer` is needed for stop strings. `seed` fixes what
-    is drawn. `others` are further inputs of the model.
+    is drawn. `others` are further inputs of the model. Without `gives_cache`, the buffers of this call serve a later
+    one, which begins sooner.
 
-    An exception of a streamer, Ctrl-C among them, ends the loop between two tokens: model and cache stay usable.
+    Calls may come from several threads at once, each with a cache of its own. An exception of a streamer, Ctrl-C among
+    them, ends the loop between two tokens: model and cache stay usable.
 
     Raises `errors.InvalidArgument` for a prompt without tokens or outside of the vocabulary, for more tokens than the
-    model has positions, for a tokenizer with more tokens than the model, and for arguments that do not go together;
+    model has positions, for a tokenizer with more tokens than the model, for a cache that serves another call, and for
+    arguments that do not go together;
     `errors.NotImplemented` for settings that are not ours (`Settings.unsupported`).
     """
     settings.require_supported()
@@ -109,20 +120,27 @@ def generate(
     if given is not None:
         changes.append(given)
     stops = Stops(settings, tokenizer, torch_hooks.criterion_of(stopping))
-    cache = _begun(model, cache, prompt, mask, most, each)
-    known = cache.length
-    logits = model.read(prompt[:, known:], cache, mask, others)
-    if each > 1:
-        cache.fan_out(each)
-        logits = np.repeat(logits, each, axis=0)
-    run = _Run(model, cache, settings, changes, stops, others)
-    chance = generator(seed) if settings.do_sample else None
-    if settings.num_beams > 1:
-        keep = max(2, 1 + len(settings.eos_token_id))
-        return run.beams(prompt, logits, most, None if chance is None else Sampler(settings, chance, keep))
-    prompt = np.repeat(prompt, each, axis=0)
-    sampler = None if chance is None else Sampler(settings, chance)
-    return run.one_by_one(prompt, logits, most, sampler, streamer)
+    held = model.cache(len(prompt), most - 1, spread=each) if cache is None else cache
+    with held.in_use():
+        if cache is not None:
+            _go_back(cache, prompt, mask, most)
+        logits = model.read(prompt[:, held.length :], held, mask, others)
+        if each > 1:
+            held.fan_out(each)
+            logits = np.repeat(logits, each, axis=0)
+        run = _Run(model, held, settings, changes, stops, others)
+        chance = generator(seed) if settings.do_sample else None
+        if settings.num_beams > 1:
+            keep = max(2, 1 + len(settings.eos_token_id))
+            found = run.beams(prompt, logits, most, None if chance is None else Sampler(settings, chance, keep))
+        else:
+            sampler = None if chance is None else Sampler(settings, chance)
+            found = run.one_by_one(np.repeat(prompt, each, axis=0), logits, most, sampler, streamer)
+    if gives_cache and settings.num_beams == 1:
+        return replace(found, cache=held)
+    if cache is None:
+        model.keep(held)
+    return found
 
 
 @dataclass(frozen=True)
@@ -145,18 +163,15 @@ class _Run:
         tokens[:, :length] = prompt
         written = tokens.data
         going = np.ones(rows, bool)
-        pads = self.stops.has_ends
-        cache, changes, stops = self.cache, self.changes, self.stops
+        cache, stops = self.cache, self.stops
         follow = self._follow()
+        follow_greedily = None if self.changes or sampler is not None or self.others else self.model.follow_greedily
         some_ended = False
         if streamer is not None:
             streamer.put(prompt)
+        chosen = self._chosen(prompt, logits, sampler)
         while True:
-            for change in changes:
-                change(tokens[:, :length], logits)
-            # A list, as the little that comes now is quicker with Python's numbers than with arrays.
-            chosen: list[int] = (selection.best(logits) if sampler is None else sampler.draw(logits)).tolist()
-            if some_ended and pads:
+            if some_ended and stops.has_ends:
                 padding = self.settings.padding
                 chosen = [token if goes else padding for token, goes in zip(chosen, going, strict=True)]
             for row, token in enumerate(chosen):
@@ -171,16 +186,25 @@ class _Run:
                     some_ended = True
             if length == most or (some_ended and not going.any()):
                 break
-            logits = follow(chosen, cache)
+            if follow_greedily is not None:
+                chosen = follow_greedily(chosen, cache)
+            else:
+                chosen = self._chosen(tokens[:, :length], follow(chosen, cache), sampler)
         if streamer is not None:
             streamer.end()
-        return Generated(tokens[:, :length], None, cache)
+        return Generated(tokens[:, :length], None, None)
+
+    def _chosen(self, tokens: Array, logits: Array, sampler: Sampler | None) -> list[int]:
+        """The next token of each row. A list: the little that comes then is quicker with Python's numbers."""
+        for change in self.changes:
+            change(tokens, logits)
+        found: list[int] = (selection.best(logits) if sampler is None else sampler.draw(logits)).tolist()
+        return found
 
     def _follow(self) -> Callable[[Sequence[int], Cache], Array]:
         """The step for tokens that were chosen: the short one where the model has it."""
-        if self.others is None and hasattr(self.model, "follow"):
-            follow: Callable[[Sequence[int], Cache], Array] = self.model.follow
-            return follow
+        if self.others is None:
+            return self.model.follow
         return lambda tokens, cache: self.model.step(np.array(tokens)[:, None], cache, None, None, self.others)
 
     def beams(self, prompt: Array, logits: Array, most: int, sampler: Sampler | None) -> Generated:
@@ -232,14 +256,11 @@ def _mask(given: Any, prompt: Array, settings: Settings) -> Array | None:
     return None if mask.all() else mask
 
 
-def _begun(model: Steps, cache: Cache | None, prompt: Array, mask: Array | None, most: int, each: int) -> Cache:
-    """A cache with room for all, which holds what it knows of the prompt, but for its last token."""
+def _go_back(cache: Cache, prompt: Array, mask: Array | None, most: int) -> None:
+    """Let a cache hold what it knows of a prompt, but for its last token, with room for all."""
     rows, length = prompt.shape
-    if cache is None:
-        return model.cache(rows, most - 1, spread=each)
     if cache.rows != rows:
         raise errors.InvalidArgument(f"The cache is of {cache.rows} rows, the prompt has {rows}")
     known = min(cache.matching(prompt, mask), length - 1)
     cache.crop(known if known == cache.length or cache.can_crop else 0)
     cache.reserve(most - 1)
-    return cache

@@ -17,6 +17,8 @@ IDS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
 PAST_LENGTH = "past_length"
 # The input of a merged export that chooses the graph with caches or the one without.
 USE_CACHE = "use_cache_branch"
+# The output of the likeliest tokens, which sessions are asked to add (`sardonyx.greedy_tokens`).
+GREEDY_TOKENS = "greedy_tokens"
 _LOGITS = ("logits", "lm_logits")
 
 # What begins the name of a cache that goes in, and what may take its place in the name of the one that comes out.
@@ -80,7 +82,8 @@ class Signature:
     `dtypes` are those of all inputs by name. `vocabulary` is the last dimension of the logits, None where the model
     does not fix it; `rows` and `step` are the batch and the number of tokens that the model was exported for, None
     where any will do. `others` are the inputs that are neither tokens nor mask nor positions nor caches. With
-    `masks_new`, the mask is of the tokens of a step alone, as that of models whose states have no positions.
+    `masks_new`, the mask is of the tokens of a step alone, as that of models whose states have no positions. With
+    `greedy`, there is an output of the likeliest tokens (rows, positions of the logits).
     """
 
     logits: str
@@ -91,6 +94,7 @@ class Signature:
     step: int | None
     others: tuple[str, ...]
     masks_new: bool = False
+    greedy: bool = False
 
     @staticmethod
     def of(inputs: Sequence[Argument], outputs: Sequence[Argument]) -> Signature:
@@ -106,7 +110,7 @@ class Signature:
                 "The model is no decoder of tokens: it has no output 'logits' of shape (batch, tokens, vocabulary), "
                 f"but {', '.join(f'{one.name} {one.shape}' for one in outputs)}"
             )
-        states = tuple(_states(inputs, [one for one in outputs if one.name != logits.name]))
+        states = tuple(_states(inputs, [one for one in outputs if one.name not in (logits.name, GREEDY_TOKENS)]))
         known = {IDS, MASK, POSITIONS, PAST_LENGTH, USE_CACHE, *(state.given for state in states)}
         batch, step = _fixed(by_name[IDS].shape)
         return Signature(
@@ -118,7 +122,13 @@ class Signature:
             step,
             tuple(name for name in by_name if name not in known),
             _masks_new(by_name[IDS], by_name.get(MASK), states),
+            any(one.name == GREEDY_TOKENS and one.type == "tensor(int64)" for one in outputs),
         )
+
+    @property
+    def more(self) -> tuple[str, ...]:
+        """The outputs beside logits and caches that a decoder reads."""
+        return (GREEDY_TOKENS,) if self.greedy else ()
 
     def has(self, name: str) -> bool:
         """Whether there is an input of this name."""

@@ -52,5 +52,5 @@ class WholeDecoder(Decoder):
             for name, value in values.items()
             if signature.has(name)
         }
-        logits: Array = self.session.run([signature.logits], {**feeds, **others})[0]
+        logits: Array = self.session.run([signature.logits, *signature.more], {**feeds, **others})[0]
         return logits

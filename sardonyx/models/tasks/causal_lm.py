@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -59,6 +60,7 @@ class ORTModelForCausalLM(Generating):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._steps: Decoder | None = None
+        self._opening = threading.Lock()
         self._caches = caches_of.cache_names(self._main)
         given, made = self.session.get_inputs(), self.session.get_outputs()
         self._masks_new = "input_ids" in self._main.inputs and Signature.of(given, made).masks_new
@@ -142,19 +144,20 @@ class ORTModelForCausalLM(Generating):
 
     @property
     def steps(self) -> Decoder:
-        """The model as steps over caches, as our own loop takes it; made at the first use."""
-        if self._steps is None and self._settings is not None:
-            given = self._settings
-            self._steps = Decoder.open(
-                self._main.path,
-                self.config,
-                session_options=given.session_options,
-                providers=given.providers,
-                provider_options=given.provider_options,
-            )
-        elif self._steps is None:
-            self._steps = Decoder.of(self.session, self.config)
-        return self._steps
+        """The model as steps over caches, as our own loop takes it; made at the first use, once for all threads."""
+        with self._opening:
+            if self._steps is None and self._settings is not None:
+                given = self._settings
+                self._steps = Decoder.open(
+                    self._main.path,
+                    self.config,
+                    session_options=given.session_options,
+                    providers=given.providers,
+                    provider_options=given.provider_options,
+                )
+            elif self._steps is None:
+                self._steps = Decoder.of(self.session, self.config)
+            return self._steps
 
     def _why_not(self, call: own_loop.Call) -> str | None:
         others = [name for name in self._main.inputs if name not in _KNOWN and name not in self.key_value_input_names]

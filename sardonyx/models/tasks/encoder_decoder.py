@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,6 +12,7 @@ from sardonyx import errors
 from sardonyx.models.arrays import Array, as_numpy
 from sardonyx.models.base import refuse_unknown
 from sardonyx.models.folders import layout
+from sardonyx.models.generation.decoder import ENTRIES
 from sardonyx.models.generation.encoder_decoder import DecoderFiles, EncodedDecoder
 from sardonyx.models.part import Part
 from sardonyx.models.requirements import require
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from sardonyx.models.folders.model_files import ModelFiles
     from sardonyx.models.sessions import SessionSettings
 
-_IN_PLACE = {"sardonyx.caches_in_place": "1", "sardonyx.last_logits": "1"}
 _FILES = (layout.ENCODER, layout.DECODER, layout.DECODER_WITH_PAST)
 
 
@@ -213,6 +214,7 @@ class ORTModelForConditionalGeneration(Generating):
         self.encoder = ORTEncoder(self.parts["encoder"], self.main_input_name)
         self.decoder = ORTDecoder(self.config, self.parts["decoder"], self.parts.get("decoder_with_past"))
         self._decoder_files: DecoderFiles | None = None
+        self._opening = threading.Lock()
 
     @property
     def own_arguments(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -256,17 +258,19 @@ class ORTModelForConditionalGeneration(Generating):
         return own_loop.like(call.run(steps, prompt, shown), like)
 
     def _files_in_place(self) -> DecoderFiles:
-        """The decoder's sessions, with one that writes its caches in place, where that is possible."""
-        if self._decoder_files is None:
-            placed = None
-            decoder = self.decoder
-            if self._settings is not None and decoder.can_use_cache:
-                entries = dict(_IN_PLACE)
-                if decoder.is_merged:
-                    entries["sardonyx.use_cache_branch"] = "1"
-                placed = self._settings.open(decoder.with_past.path, entries).session
-            self._decoder_files = DecoderFiles(decoder.part.session, decoder.with_past.session, placed)
-        return self._decoder_files
+        """The decoder's sessions, with one that writes its caches in place, where that is possible; made once for all
+        threads."""
+        with self._opening:
+            if self._decoder_files is None:
+                placed = None
+                decoder = self.decoder
+                if self._settings is not None and decoder.can_use_cache:
+                    entries = dict(ENTRIES)
+                    if decoder.is_merged:
+                        entries["sardonyx.use_cache_branch"] = "1"
+                    placed = self._settings.open(decoder.with_past.path, entries).session
+                self._decoder_files = DecoderFiles(decoder.part.session, decoder.with_past.session, placed)
+            return self._decoder_files
 
     @classmethod
     def _of_kind(cls, config: Any) -> type[Self]:

@@ -77,6 +77,7 @@ class Call:
             streamer=self.streamer,
             tokenizer=self.tokenizer,
             others=others,
+            gives_cache=False,
         ).sequences
 
 

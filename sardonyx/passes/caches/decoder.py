@@ -1,4 +1,5 @@
-"""What a session makes of a decoder beside its other passes: caches in place, one of two branches, the last logits.
+"""What a session makes of a decoder beside its other passes: caches in place, one of two branches, the last logits, the
+likeliest tokens.
 
 `choose` is for the model as it was loaded, `rewrite_decoder` comes after its other passes.
 """
@@ -13,6 +14,8 @@ from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.inference import Inference, infer_model
 from sardonyx.passes.base import Level, PassReport, Settings
 from sardonyx.passes.caches.branch import USE_CACHE, take_branch
+from sardonyx.passes.caches.greedy_tokens import NAME as GREEDY
+from sardonyx.passes.caches.greedy_tokens import add_greedy_tokens
 from sardonyx.passes.caches.in_place import keep_in_place, prepare
 from sardonyx.passes.caches.last_logits import NAME as LAST_LOGITS
 from sardonyx.passes.caches.last_logits import keep_last
@@ -26,12 +29,14 @@ class DecoderChoice:
 
     With `in_place`, caches of one capacity are written in place; `past` is the name of their length in the model. With
     `uses_cache`, one branch of a model with two is taken. With `last_logits`, those of the last position alone are
-    made. `declined` tells by the name of the rewrite what could not be done, and why.
+    made; with `greedy_tokens`, the model gives the likeliest token of each position, too. `declined` tells by the
+    name of the rewrite what could not be done, and why.
     """
 
     in_place: bool = False
     uses_cache: bool | None = None
     last_logits: bool = False
+    greedy_tokens: bool = False
     past: str = ""
     declined: tuple[tuple[str, str], ...] = ()
 
@@ -67,6 +72,13 @@ def rewrite_decoder(
             inference = infer_model(model)
         except DeclinedError as declined:
             choice = choice.without(LAST_LOGITS, declined)
+    if choice.greedy_tokens:
+        try:
+            add_greedy_tokens(model, inference)
+            passes.append(PassReport(GREEDY, Level.BASIC, 1))
+            inference = infer_model(model)
+        except DeclinedError as declined:
+            choice = choice.without(GREEDY, declined)
     if choice.past:
         inference, caches = keep_in_place(model, inference, choice.past, settings)
         passes.append(PassReport(IN_PLACE, Level.BASIC, caches))

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.session import InferenceSession
 from sardonyx.models.generation.bound_decoder import BoundDecoder
 from sardonyx.models.generation.decoder import Decoder
@@ -116,13 +117,17 @@ def _continued(prompt: list[int], count: int, with_state: bool) -> list[int]:
     return tokens
 
 
-def _decoder(with_state: bool = False) -> Decoder:
-    return Decoder.of(InferenceSession(_model(with_state).SerializeToString()))
+def grouped(with_state: bool = False, greedy: str = "1") -> BoundDecoder:
+    """A decoder whose session gives the likeliest tokens, too, or does not."""
+    options = SessionOptions()
+    options.add_session_config_entry("sardonyx.greedy_tokens", greedy)
+    decoder = Decoder.of(InferenceSession(_model(with_state).SerializeToString(), options))
+    assert isinstance(decoder, BoundDecoder)
+    return decoder
 
 
 def test_the_mask_as_wide_as_the_buffer_says_what_is_filled() -> None:
-    decoder = _decoder()
-    assert isinstance(decoder, BoundDecoder)
+    decoder = grouped()
     assert decoder.form == "one buffer"
     prompt = [3, 14, 15, 9, 2]
     cache = decoder.cache(1, 64)
@@ -134,7 +139,7 @@ def test_the_mask_as_wide_as_the_buffer_says_what_is_filled() -> None:
 
 
 def test_chunks_and_room_that_grows() -> None:
-    decoder = _decoder()
+    decoder = grouped()
     text = np.random.default_rng(1).integers(0, WORDS, 90).tolist()
     cache = decoder.cache(1, 40)
     decoder.step([text[:30]], cache)
@@ -144,10 +149,11 @@ def test_chunks_and_room_that_grows() -> None:
     np.testing.assert_allclose(found, _reference(text, False), rtol=1e-3, atol=1e-3)
 
 
-def test_rows_of_different_lengths_leave_their_padding_out() -> None:
+@pytest.mark.parametrize("greedy", ["0", "1"])
+def test_rows_of_different_lengths_leave_their_padding_out(greedy: str) -> None:
     ids = np.array([[0, 0, 0, 5, 6], [7, 8, 9, 10, 11], [0, 1, 2, 3, 4]])
     mask = np.array([[0, 0, 0, 1, 1], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1]])
-    found = generate(_decoder(), ids, Settings(max_new_tokens=12), attention_mask=mask).sequences
+    found = generate(grouped(greedy=greedy), ids, Settings(max_new_tokens=12), attention_mask=mask).sequences
     for row in range(3):
         wanted = _continued(ids[row][mask[row] > 0].tolist(), 12, False)
         assert found[row][5 - mask[row].sum() :].tolist() == wanted
@@ -156,7 +162,7 @@ def test_rows_of_different_lengths_leave_their_padding_out() -> None:
 @pytest.mark.parametrize("with_state", [False, True])
 def test_beams_are_those_of_rows_read_anew(with_state: bool) -> None:
     settings = Settings(num_beams=3, max_new_tokens=8, num_return_sequences=3)
-    found = generate(_decoder(with_state), [[3, 4, 5]], settings)
+    found = generate(grouped(with_state), [[3, 4, 5]], settings)
     for tokens, score in zip(found.sequences.tolist(), found.sequences_scores.tolist(), strict=True):
         total = 0.0
         for length in range(3, 11):
@@ -165,8 +171,9 @@ def test_beams_are_those_of_rows_read_anew(with_state: bool) -> None:
         assert score == pytest.approx(total / 8, rel=1e-3)
 
 
-def test_states_of_fixed_size_take_turns() -> None:
-    decoder = _decoder(with_state=True)
+@pytest.mark.parametrize("greedy", ["0", "1"])
+def test_states_of_fixed_size_take_turns(greedy: str) -> None:
+    decoder = grouped(with_state=True, greedy=greedy)
     assert decoder.form == "one buffer"
     first = generate(decoder, [[3, 4, 5]], Settings(max_new_tokens=9))
     assert first.sequences[0].tolist() == _continued([3, 4, 5], 9, True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,25 @@ def test_arrays_in_arrays_out(generators: Generators, monkeypatch: pytest.Monkey
         found = model.generate(**arrays, max_new_tokens=5, do_sample=False)
         assert isinstance(found, np.ndarray)
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt2 whole", "t5", "t5 merged"])
+def test_threads_get_the_tokens_of_each_alone(generators: Generators, name: str) -> None:
+    model = generators(name)
+    calls = [(rows, beams, seed) for seed in range(3) for beams in (1, 2) for rows in (1, 2)]
+
+    def tokens(call: tuple[int, int, int]) -> Any:
+        rows, beams, seed = call
+        ids = torch.tensor(np.random.default_rng(seed).integers(6, 200, (rows, 4 + seed)))
+        settings = {"max_new_tokens": 12, "do_sample": False, "num_beams": beams}
+        return model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **settings)
+
+    wanted = [tokens(call) for call in calls]
+    # As where no call has been made yet: what the first one makes is made once.
+    model._steps = model._decoder_files = None
+    with ThreadPoolExecutor(4) as pool:
+        for found, expected in zip(pool.map(tokens, calls), wanted, strict=True):
+            assert torch.equal(found, expected)
 
 
 def test_what_our_loop_does_not_know_is_told(generators: Generators, capfd: pytest.CaptureFixture[str]) -> None:

@@ -103,8 +103,66 @@ def test_the_last_logits_are_those_of_all(form: str, in_place: str) -> None:
     np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("form", ["parts", "rows", "parts of float16"])
+@pytest.mark.parametrize("last", ["0", "1"])
+@pytest.mark.parametrize("in_place", ["0", "1"])
+def test_greedy_tokens_are_the_places_of_the_largest_logits(form: str, last: str, in_place: str) -> None:
+    embedded, mask = text()
+    made = session(decoder(form), caches_in_place=in_place, last_logits=last, greedy_tokens="1")
+    outputs = made.get_outputs()
+    assert (outputs[-1].name, outputs[-1].type) == ("greedy_tokens", "tensor(int64)")
+    assert outputs[-1].shape == outputs[0].shape[:2]
+    assert ("past_length" in [item.name for item in made.get_inputs()]) == (in_place == "1")
+    length = 16 if in_place == "1" else 0
+    feeds = {
+        item.name: np.zeros((2, item.shape[1], length, item.shape[3]), kind(item))
+        for item in made.get_inputs()
+        if item.name.startswith("past_key_values")
+    }
+    feeds |= {"inputs_embeds": embedded.astype(kind(made.get_inputs()[0])), "attention_mask": mask}
+    if in_place == "1":
+        feeds |= {"past_length": np.array(0), "attention_mask": np.pad(mask, ((0, 0), (0, 16 - mask.shape[1])))}
+    logits, tokens = made.run(["logits", "greedy_tokens"], feeds)
+    assert logits.shape[1] == (1 if last == "1" else embedded.shape[1])
+    np.testing.assert_array_equal(tokens, logits.argmax(axis=2))
+
+
+def test_the_greedy_token_is_the_first_of_equal_ones_and_the_first_nan() -> None:
+    made = plain(
+        onnx.parser.parse_model(
+            """<ir_version: 10, opset_import: ["" : 20]>
+            same (float[batch, n, 70] x) => (float[batch, n, 70] logits) { logits = Neg (x) }"""
+        ),
+        greedy_tokens="1",
+    )
+    x = np.zeros((2, 3, 70), np.float32)
+    x[0, 1, [40, 41, 69]] = -2
+    x[0, 2] = np.inf
+    x[1, 0, [50, 33]] = np.nan
+    x[1, 0, 7] = -np.inf
+    x[1, 1, 69] = -1
+    _, tokens = made.run(None, {"x": x})
+    np.testing.assert_array_equal(tokens, [[0, 40, 0], [33, 69, 0]])
+
+
+def test_models_without_logits_have_no_greedy_tokens() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+        other (float[batch, n, 4] x) => (float[batch, n, 4] {name}) {{ {name} = Neg (x) }}"""
+    made = plain(onnx.parser.parse_model(text.format(name="y")), greedy_tokens="1")
+    assert [item.name for item in made.get_outputs()] == ["y"]
+    assert "no output logits of three dimensions" in declined(made, "GreedyTokens")
+    taken = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 20]>
+        taken (float[batch, n, 4] x) => (float[batch, n, 4] logits, float[batch, n, 4] greedy_tokens)
+        { logits = Neg (x) greedy_tokens = Abs (x) }"""
+    )
+    made = plain(taken, greedy_tokens="1")
+    assert [item.name for item in made.get_outputs()] == ["logits", "greedy_tokens"]
+    assert "a value greedy_tokens of its own" in declined(made, "GreedyTokens")
+
+
 def kind(item: Any) -> Any:
-    return {"tensor(float)": np.float32, "tensor(double)": np.float64}[item.type]
+    return {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}[item.type]
 
 
 @pytest.mark.parametrize(
