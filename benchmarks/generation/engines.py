@@ -81,6 +81,7 @@ def sardonyx(job: Job) -> Call:
     options.intra_op_num_threads = job.threads
     if job.kind == DECODER:
         return _own_loop(job, options)
+    import benchmarks.zoo.architectures  # noqa: F401  torchvision, as transformers needs it
     import sardonyx.models as classes
 
     return _of_transformers(_opened(classes, job, options), job)

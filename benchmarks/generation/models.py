@@ -93,6 +93,8 @@ def _whisper(folder: Path, places: Places) -> None:
     model = _random("whisper", config, "WhisperForConditionalGeneration")
     for name, value in _WHISPER_GENERATION.items():
         setattr(model.generation_config, name, value)
+    # Else transformers makes it anew from the model's config when it is saved, and exporters read that.
+    model.generation_config._from_model_config = False
     model.save_pretrained(folder / WEIGHTS)
     del model
     task = "automatic-speech-recognition-with-past"
