@@ -99,7 +99,7 @@ class Native(Runner):
             b = binder.external(1, dtype, (case.k, case.n))
         else:
             b = binder.constant(right)
-        MatMulKernel({}).bind(binder, [a, b], epilogue=self._epilogue(binder, case))
+        MatMulKernel({}).bind(binder, a, b, epilogue=self._epilogue(binder, case))
         super().__init__(binder)
         self._keep = binder
         for room in self._rooms.values():

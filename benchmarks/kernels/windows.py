@@ -122,7 +122,7 @@ class Sampling:
         assert isinstance(lowered, Template)
         kernel = find_template(lowered.name)
         assert kernel is not None
-        (y,) = kernel(lowered.parameters).bind(binder, inputs)
+        (y,) = kernel(lowered.parameters).bind(binder, *inputs)
         assert y is not None
         return x, y, 2.0 * self.combined * y.size
 

@@ -165,7 +165,7 @@ def run(
     weights = binder.constant(w) if constant else place(memory, w, False)
     inputs = place(memory, x, case.channels_last), weights, None if bias is None else binder.constant(bias)
     if algorithm is None:
-        (y,) = kernel.bind(binder, inputs, epilogue=epilogue)
+        (y,) = kernel.bind(binder, *inputs, epilogue=epilogue)
     else:
         call = kernel.call(binder, *inputs, epilogue)
         if algorithm.predict(binder, call) is None:

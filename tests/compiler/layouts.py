@@ -71,7 +71,7 @@ def bound(
             tensor = binder.external(index, array.dtype, [array.shape[axis] for axis in order])
             memory.put(tensor, array.transpose(order))
             tensors.append(transposed(tensor, [order.index(axis) for axis in range(array.ndim)]))
-    (result,) = kernel.bind(binder, tensors)
+    (result,) = kernel.bind(binder, *tensors)
     assert result is not None
     return binder, memory, result
 

@@ -126,7 +126,7 @@ def bind(
             tensor = binder.external(index, array.dtype, array.shape)
             memory.put(tensor, array)
             tensors.append(tensor)
-    return binder, memory, kernel.bind(binder, tensors)
+    return binder, memory, kernel.bind(binder, *tensors)
 
 
 def outputs_of(

@@ -199,8 +199,8 @@ def computed(
         Part([None, *known[2:]], epilogue(case.second, residual)),
     )
     if two:
-        (between,) = first.bind(binder, expand.inputs, epilogue=expand.epilogue)
-        (y,) = second.bind(binder, [between, *windows.inputs[1:]], epilogue=windows.epilogue)
+        (between,) = first.bind(binder, *expand.inputs, epilogue=expand.epilogue)
+        (y,) = second.bind(binder, between, *windows.inputs[1:], epilogue=windows.epilogue)
     else:
         pair = ConvolutionPair(first, second)
         call = first.call_of(binder, expand.inputs, expand.epilogue)

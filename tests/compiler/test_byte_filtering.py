@@ -166,7 +166,7 @@ def test_epilogues_read_operands_at_every_place_of_every_image(variant: str) -> 
     outputs = (total * Input(_I32, 2) + Input(_I32, 1), total - Input(_I32, 1))
     epilogue = Epilogue(outputs, (tensors[1], binder.constant(factor)))
     kernel = ConvIntegerKernel({"group": 1, "attributes": attributes(given)})
-    results = kernel.bind(binder, [tensors[0], binder.constant(w)], epilogue=epilogue)
+    results = kernel.bind(binder, tensors[0], binder.constant(w), epilogue=epilogue)
     memory.run(binder)
     sums = exact(x, w, 0, np.zeros((), np.int8), 1, given)
     for result, wanted in zip(results, (sums * factor + added, sums - added), strict=True):

@@ -53,7 +53,7 @@ def test_convolutions_in_parts(emulated: EmulatedLibrary, monkeypatch: pytest.Mo
         memory, binder = Memory(), Binder(emulated)
         kernel = ConvolutionKernel({"group": 1, "attributes": lambda sizes, case=case: case.attributes()})
         given = place(memory, x, case.channels_last)
-        (y,) = kernel.bind(binder, [given, binder.constant(w)])
+        (y,) = kernel.bind(binder, given, binder.constant(w))
         assert y is not None
         run(binder, memory)
         plain = replace(case, follows="", has_bias=False)
@@ -96,7 +96,7 @@ def test_convolutions_in_tiles(
             epilogue = Epilogue((maximum(total + Input(w.dtype, 1), 0.0),), (beside,))
         else:
             epilogue = Epilogue((maximum(total, 0.0) if case.follows else total,), ())
-        (y,) = kernel.bind(binder, inputs, epilogue=epilogue)
+        (y,) = kernel.bind(binder, *inputs, epilogue=epilogue)
         assert y is not None
         run(binder, memory)
         wanted, scale = expected(x.astype(np.float32), w, bias, residual, case)

@@ -135,7 +135,7 @@ def test_operators_read_each_row_of_other_operands_once(m: int, monkeypatch: pyt
     operands = (place(memory, bias), place(memory, residual))
     epilogue = Epilogue((total + Input(F32, 2), total.cast(np.float16)), operands)
     a = wide[:, 8 : 8 + k]
-    first, second = MatMulKernel({}).bind(binder, [place(memory, a), binder.constant(b)], epilogue=epilogue)
+    first, second = MatMulKernel({}).bind(binder, place(memory, a), binder.constant(b), epilogue=epilogue)
     assert [step.kernel for step in binder.steps] == ["b_sums", "sixteenths"]
     memory.run(binder, one_by_one=True)
     assert first is not None

@@ -76,7 +76,7 @@ def outputs_of(
     with pytest.MonkeyPatch.context() as patch:
         if not copied:
             patch.setattr(pool, "_COPIED", 1e-9)
-        results = kernel.bind(binder, [tensor], **more)
+        results = kernel.bind(binder, tensor, **more)
     assert not memory.run(binder, one_by_one=chunks)
     return [memory.read(result).copy() for result in results if result is not None]
 

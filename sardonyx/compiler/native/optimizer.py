@@ -36,7 +36,7 @@ class Optimizer(NativeKernel):
                 return problem
         return None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         rate, count, *others = (tensor for tensor in inputs if tensor is not None)
         check_scalars(rate.shape, count.shape)
         each = self.parameters["tensors"](len(others))

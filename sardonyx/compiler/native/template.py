@@ -94,10 +94,12 @@ class NativeKernel:
         """Whether, in such sessions, results that the epilogue reads may be in bfloat16, too."""
         return False
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Any, **options: Any) -> Sequence[Tensor | None]:
         """Add the steps for inputs of these shapes and give the outputs; an absent optional output is None.
 
-        An output may be a view of an input. errors.* or ValueError where the shapes contradict the operator.
+        Each kernel names its own inputs, in the operator's order; one that may be absent is `Tensor | None`. `options`
+        are `epilogue` and `rounded`, for kernels that take them. An output may be a view of an input. errors.* or
+        ValueError where the shapes contradict the operator.
         """
         raise NotImplementedError
 

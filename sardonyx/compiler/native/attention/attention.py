@@ -174,7 +174,7 @@ class MultiHeadAttentionKernel(NativeKernel):
             return f"a key_padding_mask of {mask.dtype}"
         return dtype_reason([given[0], given[1], given[2], given[3], given[5], given[6], given[7]])
 
-    def bind(self, binder: Binder, inputs: Tensors, *, rounded: bool = False) -> Tensors:
+    def bind(self, binder: Binder, *inputs: Tensor | None, rounded: bool = False) -> Tensors:
         query, key, value, bias, mask, added, past_k, past_v = padded(inputs, 10)[:8]
         assert query is not None
         heads = int(self.parameters["num_heads"])
@@ -330,7 +330,7 @@ class AttentionKernel(NativeKernel):
                 return "an attn_mask wider than the operands"
         return dtype_reason([given[0], given[1], given[2], given[4], given[5]])
 
-    def bind(self, binder: Binder, inputs: Tensors) -> Tensors:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Tensors:
         query, key, value, mask, past_k, past_v, lengths = padded(inputs, 7)
         assert query is not None
         assert key is not None

@@ -22,7 +22,7 @@ class TensorScatter(NativeKernel):
     Inputs: past_cache, update, write_indices? (int64, one for each batch entry). ``mode`` is linear or circular.
     """
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         cache, update, firsts = (*inputs, None)[:3]
         assert cache is not None
         assert update is not None

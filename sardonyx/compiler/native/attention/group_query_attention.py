@@ -42,7 +42,7 @@ class GroupQueryAttentionKernel(NativeKernel):
             return "'do_rotary' without the inputs 'cos_cache' and 'sin_cache'"
         return dtype_reason([query, given[1], given[2], given[3], given[4], given[7], given[8], given[10], sink])
 
-    def bind(self, binder: Binder, inputs: Tensors) -> Tensors:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Tensors:
         given = padded(inputs, 16)
         query, key, value, past_k, past_v, lengths, total = given[:7]
         bias, sink = given[10], given[11]

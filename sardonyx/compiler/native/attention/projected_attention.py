@@ -42,7 +42,7 @@ class ProjectedAttentionKernel(NativeKernel):
         problem = dtype_reason([given[0], given[1], given[2], given[4], given[5]])
         return problem or self._product.declines(given[:2], ())
 
-    def bind(self, binder: Binder, inputs: Tensors) -> Tensors:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Tensors:
         x, weights, bias, mask, past, added = padded(inputs, 7)[:6]
         assert x is not None
         assert weights is not None
@@ -53,7 +53,7 @@ class ProjectedAttentionKernel(NativeKernel):
             if bias.shape != weights.shape[1:]:
                 raise ValueError(f"input 'bias' is expected to have shape {weights.shape[1:]}, got {bias.shape}")
             epilogue = Epilogue((Input(x.dtype, 0) + Input(bias.dtype, 1),), (bias,))
-        (projected,) = self._product.bind(binder, (x, weights), epilogue=epilogue)
+        (projected,) = self._product.bind(binder, x, weights, epilogue=epilogue)
         assert projected is not None
         return self.attended(binder, projected, mask, past, added)
 

@@ -35,7 +35,7 @@ class LookUp(NativeKernel):
         super().__init__(parameters)
         self._table: KeyedTable | None = None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         (data,) = inputs
         assert data is not None
         get = self.parameters
@@ -70,7 +70,7 @@ class OneHotRows(NativeKernel):
         distinct, from_end = np.unique(categories[::-1], return_index=True)
         self._table = keyed_table(distinct, len(categories) - 1 - from_end, np.array(-1))
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         (data,) = inputs
         assert data is not None
         width, strict = len(self.parameters["categories"]), not self.parameters["zeros"]

@@ -33,7 +33,7 @@ class Ngrams(NativeKernel):
         known = data is not None and data.dtype is not None and numpy_dtype(data.dtype) in _INTEGERS
         return None if known else "only tokens of int32 and int64 are looked up"
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data = inputs[0]
         assert data is not None
         self.parameters["check"](data.shape)

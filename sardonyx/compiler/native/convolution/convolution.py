@@ -91,9 +91,7 @@ class ConvolutionKernel(NativeKernel):
     def rounds_operands(self, target: Target) -> bool:
         return True
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         results = convolve(binder, self.call_of(binder, inputs, epilogue))
         return [_channels_at_end(tensor) for tensor in results] if self.channels_last else results
 

@@ -52,9 +52,7 @@ class DeformableConvolution(NativeKernel):
             return f"no kernel for products of {numpy_dtype(x.dtype)}"
         return f"more than {_MOST_DIMENSIONS} spatial dimensions" if x.rank > _MOST_DIMENSIONS + 2 else None
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         x, w, offset, bias, mask = (*inputs, None, None)[:5]
         assert x is not None
         assert w is not None

@@ -157,7 +157,7 @@ class Col2Im(NativeKernel):
             return f"more than {SPATIAL} spatial dimensions"
         return None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, image, block = inputs
         assert data is not None
         windows: Windows = self.parameters["windows"](data.shape, integers(image), integers(block))

@@ -27,7 +27,7 @@ class Determinant(NativeKernel):
         type_ = None if x is None or x.dtype is None else type_of(numpy_dtype(x.dtype))
         return None if type_ is not None and type_.is_float else "no kernel eliminates elements of this type"
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         x = inputs[0]
         assert x is not None
         check_square(x.shape)

@@ -33,7 +33,7 @@ class Concat(NativeKernel):
         super().__init__(parameters)
         self.joins: int = parameters["axis"]
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         parts = [tensor for tensor in inputs if tensor is not None]
         first = parts[0]
         axis = axis_of(self.parameters["axis"], len(first.shape))

@@ -44,7 +44,7 @@ def rows_per_chunk(row_bytes: int) -> int:
 class Gather(NativeKernel):
     """Slices of the data along ``axis``, in the order and shape of the indices (int32 or int64)."""
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, indices = inputs[0], inputs[1]
         assert data is not None
         assert indices is not None
@@ -183,7 +183,7 @@ def _gather(
 class GatherND(NativeKernel):
     """Slices whose leading coordinates, behind ``batch_dims`` axes, the last axis of the indices (int64) holds."""
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, indices = inputs[0], inputs[1]
         assert data is not None
         assert indices is not None
@@ -218,7 +218,7 @@ class GatherND(NativeKernel):
 class GatherElements(NativeKernel):
     """For each index the element of the data at its place with the coordinate on ``axis`` replaced."""
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, indices = inputs[0], inputs[1]
         assert data is not None
         assert indices is not None

@@ -112,7 +112,7 @@ class Pad(NativeKernel):
 
     known_inputs = (1, 3)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, *others = inputs
         pads, value, axes = (*others, None, None, None)[:3]
         assert data is not None
@@ -135,7 +135,7 @@ class CenterCropPad(NativeKernel):
 
     known_inputs = (1,)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, sizes = inputs
         assert data is not None
         assert sizes is not None

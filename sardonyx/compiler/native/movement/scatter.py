@@ -61,7 +61,7 @@ class ScatterND(_Scattering):
         super().__init__(parameters)
         self.places_input = 1 if parameters["reduction"] == "none" else None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, indices, updates, numbers = (*inputs, None)[:4]
         assert data is not None
         assert indices is not None
@@ -130,7 +130,7 @@ def _columns(rows: int, row: int) -> int:
 class ScatterElements(_Scattering):
     """Elements of the data are updated at the places of the updates with the coordinate on ``axis`` replaced."""
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, indices, updates = inputs
         assert data is not None
         assert indices is not None

@@ -196,9 +196,7 @@ class IntegerProductKernel(IntegerProduct):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return self._objection(*(*inputs, None, None)[:4])
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         a, b, a_zero, b_zero = (*inputs, None, None)[:4]
         assert a is not None
         assert b is not None

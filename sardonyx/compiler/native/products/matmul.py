@@ -43,9 +43,7 @@ class ProductKernel(NativeKernel):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return products_reason(inputs[:2])
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         a, b = inputs[0], inputs[1]
         assert a is not None
         assert b is not None
@@ -121,9 +119,7 @@ class MatMulKernel(ProductKernel):
 class GemmKernel(ProductKernel):
     """alpha * A x B + beta * C for matrices; C broadcasts to the product. Parameters as above, and `beta`."""
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         a, b = inputs[0], inputs[1]
         c = inputs[2] if len(inputs) > 2 else None
         assert a is not None

@@ -53,7 +53,7 @@ class Einsum(NativeKernel):
         alone = set(terms[0]) ^ set(terms[-1])
         return len(terms) == 2 and alone <= set(result)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         terms, result = self.parameters["terms"], self.parameters["result"]
         sizes: dict[Label, int] = {}
         operands = [
@@ -131,7 +131,7 @@ def _product(binder: Binder, left: Named, right: Named, needed: set[Label]) -> N
     width = math.prod(right.size(label) for label in columns)
     a = _ordered(binder, left, [*batch, *rows, *inner], [*outer, height, depth])
     b = _ordered(binder, right, [*batch, *inner, *columns], [*outer, depth, width])
-    (made,) = MatMulKernel({}).bind(binder, [a, b])
+    (made,) = MatMulKernel({}).bind(binder, a, b)
     assert made is not None
     return Named(made.reshaped(sizes), labels)
 

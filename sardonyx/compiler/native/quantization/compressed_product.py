@@ -40,9 +40,7 @@ class CompressedProductKernel(NativeKernel):
             return "only rows of float32, float16 and bfloat16"
         return None
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         a, codes, scales = inputs[:3]
         assert a is not None
         assert codes is not None

@@ -62,7 +62,7 @@ def convolve_exactly(
         )
         operands.extend(epilogue.operands)
     kernel = ConvolutionKernel({"group": group, "attributes": attributes})
-    return kernel.bind(binder, [differences, weights], epilogue=Epilogue(outputs, tuple(operands)))
+    return kernel.bind(binder, differences, weights, epilogue=Epilogue(outputs, tuple(operands)))
 
 
 def wrapped(total: Expr) -> Expr:

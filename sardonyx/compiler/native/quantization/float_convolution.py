@@ -112,7 +112,7 @@ def convolve_in_floats(
     settings = binder.settings
     binder.settings = replace(settings, precision="float32", winograd=False, fast_products=False)
     try:
-        found = ConvolutionKernel(parameters).bind(binder, [x, w], epilogue=Epilogue(outputs, tuple(placed)))
+        found = ConvolutionKernel(parameters).bind(binder, x, w, epilogue=Epilogue(outputs, tuple(placed)))
     finally:
         binder.settings = settings
     return [one for one in found if one is not None]

@@ -43,7 +43,7 @@ class GatheredBlocks(NativeKernel):
             return "only blocks of whole bytes"
         return None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, indices, scales, zeros = (*inputs, None)[:4]
         assert data is not None
         assert indices is not None

@@ -151,9 +151,7 @@ class ConvIntegerKernel(ByteConvolution):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return self._declines(inputs[0], inputs[1])
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         x, w, x_zero, w_zero = (*inputs, None, None)[:4]
         assert x is not None
         assert w is not None
@@ -182,9 +180,7 @@ class QLinearConvKernel(ByteConvolution):
             return "only results of bytes"
         return self._declines(inputs[0], inputs[3])
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = (*inputs, None)[:9]
         assert x is not None
         assert w is not None

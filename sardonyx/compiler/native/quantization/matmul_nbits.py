@@ -159,9 +159,7 @@ class MatMulNBitsKernel(NativeKernel):
             return "only 2, 4 and 8 bits in blocks of 16 to 256"
         return None
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         a, b, scales, zeros, groups, bias = (*inputs, None, None, None, None)[:6]
         assert a is not None
         assert b is not None

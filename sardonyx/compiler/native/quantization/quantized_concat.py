@@ -30,7 +30,7 @@ class QLinearConcatKernel(NativeKernel):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return supported([root for program in self.parameters["programs"] for root in program.outputs])
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         target = [_number(tensor) for tensor in inputs[:2]]
         parts = []
         for program, first in zip(self.parameters["programs"], range(2, len(inputs), 3), strict=True):
@@ -42,7 +42,7 @@ class QLinearConcatKernel(NativeKernel):
                 continue
             operands = [part, *map(_number, own), *target]
             parts += PointwiseKernel(program.outputs, program.inputs).bind(binder, operands)
-        return self._concat.bind(binder, parts)
+        return self._concat.bind(binder, *parts)
 
 
 # A scale between these gives each of 256 steps back what it was, times it and divided by it.

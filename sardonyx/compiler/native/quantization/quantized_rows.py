@@ -28,8 +28,8 @@ class QuantizedRowsKernel(NativeKernel):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return self._rows.declines(inputs, outputs) or supported(self._program.outputs)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        (values,) = self._rows.bind(binder, inputs)
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
+        (values,) = self._rows.bind(binder, *inputs)
         assert values is not None
         numbers = [inputs[place] for place in self.parameters["parameters"]]
         operands = [values, *(number.reshaped(()) for number in numbers if number is not None)]

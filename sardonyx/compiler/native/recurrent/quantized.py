@@ -45,7 +45,7 @@ class DynamicQuantizeLSTMKernel(NativeKernel):
         x = inputs[0]
         return None if x is not None and x.dtype == ir.DataType.FLOAT else "only sequences of float32"
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
         x, w, r, bias, *others, w_scale, w_zero, r_scale, r_zero = inputs
         assert x is not None
         assert w is not None
@@ -82,7 +82,7 @@ class DynamicQuantizeLSTMKernel(NativeKernel):
         scale, zero = of_columns("W_scale"), of_columns("W_zero_point")
         left = contiguous(binder, x).reshaped((rows, layer.sizes.width))
         both = None if bias is None else _biases(layer, bias).reshaped(shape)
-        self._product.bind(binder, [left, w, scale, zero, both], into=result)
+        self._product.bind(binder, left, w, scale, zero, both, into=result)
         return result
 
     def _states(self, layer: Layer, r: Tensor, parameters: Mapping[str, Tensor]) -> Quantized:

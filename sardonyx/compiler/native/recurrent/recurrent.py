@@ -51,7 +51,7 @@ class RecurrentKernel(NativeKernel):
             return "sequence lengths are int32"
         return None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
         x, w, r, bias, *others = every_input(inputs)
         cells: tuple[Cell, ...] = self.parameters["cells"]
         check_shapes(len(cells), cells[0].gates, self.parameters["hidden_size"], x.shape, w.shape, r.shape)

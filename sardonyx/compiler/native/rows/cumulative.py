@@ -33,7 +33,7 @@ class Cumulative(NativeKernel):
             return "no kernel adds elements of this type"
         return None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, axes = inputs
         assert data is not None
         assert axes is not None

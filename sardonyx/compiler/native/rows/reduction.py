@@ -84,9 +84,8 @@ class ReductionTemplate(NativeKernel):
     def bind(
         self,
         binder: Binder,
-        inputs: Sequence[Tensor | None],
+        *inputs: Tensor | None,
         epilogue: Epilogue | None = None,
-        *,
         rounded: bool = False,
     ) -> Sequence[Tensor | None]:
         if epilogue is not None and [*map(type, epilogue.outputs)] == [Input] and not epilogue.operands:

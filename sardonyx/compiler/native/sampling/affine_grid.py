@@ -44,7 +44,7 @@ class AffineGrid(NativeKernel):
         dtype = None if theta is None or theta.dtype is None else numpy_dtype(theta.dtype)
         return None if dtype is not None and dtype.name in _COMPUTED else f"no kernel for grids of {dtype}"
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         theta, size = inputs[0], inputs[1]
         assert theta is not None
         assert size is not None

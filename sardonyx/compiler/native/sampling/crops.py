@@ -30,7 +30,7 @@ class CropAndResizeKernel(RegionKernel):
             return "indices of items are int32 or int64"
         return super().declines(inputs, outputs)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         x, regions, indices, size = inputs
         assert x is not None
         assert regions is not None

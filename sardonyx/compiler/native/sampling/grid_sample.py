@@ -40,7 +40,7 @@ class GridSample(NativeKernel):
                 return f"more than {_MOST_DIMENSIONS} spatial dimensions"
         return None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         x, grid = inputs[0], inputs[1]
         assert x is not None
         assert grid is not None

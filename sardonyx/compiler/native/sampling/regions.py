@@ -67,7 +67,7 @@ class RoiAlignKernel(RegionKernel):
     average, ``half_pixel``, ``samples`` along a bin (0: as many as it is long).
     """
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         x, regions, indices = inputs
         assert x is not None
         assert regions is not None
@@ -103,7 +103,7 @@ class RoiAlignKernel(RegionKernel):
 class MaxRoiPoolKernel(RegionKernel):
     """The maximum of each bin of each region."""
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         x, regions = inputs
         assert x is not None
         assert regions is not None

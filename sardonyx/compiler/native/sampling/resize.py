@@ -64,7 +64,7 @@ class Resize(NativeKernel):
             return f"no kernel for weighted sums of {numpy_dtype(x.dtype)}"
         return None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         x = inputs[0]
         assert x is not None
         others = [

@@ -33,7 +33,7 @@ class TopK(NativeKernel):
         known = data is not None and data.dtype is not None and type_of(numpy_dtype(data.dtype)) is not None
         return None if known else "no kernel compares elements of this type"
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, axis = inputs[0], self.parameters["axis"]
         assert data is not None
         best = self.parameters["k"]

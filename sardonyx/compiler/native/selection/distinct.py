@@ -37,7 +37,7 @@ class Unique(NativeKernel):
             return "no kernel compares elements of this type"
         return None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data = inputs[0]
         assert data is not None
         data = contiguous(binder, data)

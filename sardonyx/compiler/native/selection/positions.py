@@ -98,7 +98,7 @@ class NonZero(NativeKernel):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return None if _compares(inputs[0]) else "no kernel compares elements of this type"
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data = inputs[0]
         assert data is not None
         shape = data.shape or (1,)
@@ -128,7 +128,7 @@ class Compress(NativeKernel):
         axis = parameters["axis"]
         self.counted_axes = (0 if axis is None else axis,)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, condition = inputs
         assert data is not None
         assert condition is not None

@@ -32,7 +32,7 @@ class NonMaxSuppression(NativeKernel):
     known_inputs = (2,)
     counted_axes = (0,)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         boxes, scores, limit, overlap, least = (*inputs, None, None, None)[:5]
         assert boxes is not None
         assert scores is not None

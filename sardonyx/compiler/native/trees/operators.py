@@ -55,7 +55,7 @@ class TreeScores(NativeKernel):
         super().__init__(parameters)
         self._walk: EnsembleWalk | None = None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         (data,) = inputs
         assert data is not None
         targets, transform = self.parameters["targets"], self.parameters["transform"]
@@ -108,7 +108,7 @@ class TreeClasses(NativeKernel):
             self._walk = EnsembleWalk(forest, classes, "SUM", np.zeros(0))
         return self._walk
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
         (data,) = inputs
         assert data is not None
         labels: Array = self.parameters["labels"]
