@@ -22,9 +22,9 @@ import numpy as np
 
 from benchmarks.kernels.movement import Runner
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.native.products.matmul import MatMulKernel
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, erf
 from sardonyx.runtime.settings import RunSettings
 from sardonyx.tuning.ceilings import Effort, measure_compute

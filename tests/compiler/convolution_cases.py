@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Buffer, Tensor
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.native.convolution.algorithm import Algorithm
 from sardonyx.compiler.native.convolution.convolution import ConvolutionKernel
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, maximum
 from sardonyx.ops.windows import WindowAttributes
 from tests.compiler.steps import Memory

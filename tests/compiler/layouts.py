@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, find_template
 from sardonyx.compiler.native.movement.slices import transposed
-from sardonyx.compiler.native.template import NativeKernel, find_template
 from sardonyx.kernel.program import Template
 from sardonyx.ops.framework.operator import Operator
 from sardonyx.ops.framework.registry import operator_of as operator_of_node

@@ -10,10 +10,10 @@ import numpy as np
 
 from sardonyx import errors
 from sardonyx.compiler.binding import Argument, Binder, Bound, Buffer, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel
 from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.llvm.target import host_targets
-from sardonyx.compiler.native.template import NativeKernel
 from sardonyx.runtime.memory.lanes import LanePool
 from sardonyx.runtime.settings import RunSettings
 from sardonyx.runtime.threads.team import FINISHED, TeamOptions, shared_team

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from sardonyx.compiler.binding import Binder, Buffer, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, templates
 from sardonyx.compiler.llvm.library import KernelLibrary
-from sardonyx.compiler.native.template import NativeKernel, templates
 from sardonyx.kernel.program import Host, Template
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.operator import Operator

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel
 from sardonyx.compiler.llvm.target import host_targets
 from sardonyx.compiler.native.quantization.byte_tables import with_tables
 from sardonyx.compiler.native.quantization.integer_convolution import QLinearConvKernel
-from sardonyx.compiler.native.template import Epilogue, NativeKernel
 from sardonyx.kernel import expr as k
 from sardonyx.kernel.expr import Apply, Expr, Input, walk
 from sardonyx.ops.quantization import quantized

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_dots import DotsSpec
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.native.products.dots_step import suits_dots
 from sardonyx.compiler.native.products.matmul import GemmKernel, MatMulKernel
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, erf, maximum
 from tests.compiler.steps import VARIANTS, Array, Memory, new_binder
 

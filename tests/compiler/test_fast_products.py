@@ -17,6 +17,7 @@ from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.choice import gemm_choice
 from sardonyx.compiler.choice.gemm_choice import Problem, panel_columns, tile_shape
 from sardonyx.compiler.choice.strassen_choice import choose_cut, declined
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.quarter_kernel import least_making
 from sardonyx.compiler.llvm.target import Caches, host_target
@@ -24,7 +25,6 @@ from sardonyx.compiler.native.products.matmul import GemmKernel, MatMulKernel
 from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.compiler.native.products.plain_product import PlainProduct
 from sardonyx.compiler.native.products.strassen_step import multiply_quarters
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, erf
 from tests.compiler import steps
 from tests.compiler.machines import described

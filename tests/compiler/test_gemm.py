@@ -14,6 +14,7 @@ import pytest
 from sardonyx.compiler.binding import Binder, Buffer, Tensor
 from sardonyx.compiler.choice import gemm_choice
 from sardonyx.compiler.choice.gemm_choice import panel_columns, tile_shape
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import Operand, TileEpilogue, fits_registers
 from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec
@@ -23,7 +24,6 @@ from sardonyx.compiler.llvm.types import F32 as F32_TYPE
 from sardonyx.compiler.native.products.gemm_step import multiply as multiply_matrices
 from sardonyx.compiler.native.products.matmul import GemmKernel, MatMulKernel
 from sardonyx.compiler.native.products.packed_constants import Packed, pack_b
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, erf, maximum
 from sardonyx.runtime.files.kernel_cache import KernelCache
 from sardonyx.runtime.settings import RunSettings

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.native.products.integer_matmul import IntegerProductKernel
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input
 from tests.compiler.steps import PRODUCT_VARIANTS, Array, Memory, new_binder
 

@@ -11,8 +11,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 import sardonyx
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.native.quantization.matmul_nbits import MatMulNBitsKernel
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, maximum
 from sardonyx.ops.microsoft.packed_weights import unpack
 from tests.compiler.steps import PRODUCT_VARIANTS, Array, Memory, new_binder

@@ -7,8 +7,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.native.rows.reduction import ReductionTemplate
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.errors import EngineError
 from sardonyx.kernel import expr as e
 from sardonyx.kernel.evaluate import evaluate_reduction

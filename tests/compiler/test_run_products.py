@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.native.convolution import convolution
 from sardonyx.compiler.native.convolution.convolution import ConvolutionKernel
 from sardonyx.compiler.native.convolution.run_products import RUN_PRODUCTS
 from sardonyx.compiler.native.convolution.window_copies import WINDOW_COPIES
 from sardonyx.compiler.native.convolution.window_products import WINDOW_PRODUCTS
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, maximum
 from sardonyx.runtime.settings import RunSettings
 from tests.compiler.convolution_cases import Case, expected, place

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.native.products import shallow_step
 from sardonyx.compiler.native.products.matmul import GemmKernel, MatMulKernel
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, erf, maximum
 from tests.compiler.steps import VARIANTS, Array, Memory, new_binder
 

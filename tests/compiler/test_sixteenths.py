@@ -10,6 +10,7 @@ import pytest
 from sardonyx.compiler.choice import gemm_choice, sixteenths_choice
 from sardonyx.compiler.choice.gemm_choice import Problem, panel_columns, tile_shape
 from sardonyx.compiler.choice.sixteenths_choice import choose_sixteenths, second_gain, takes_sixteenths
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.quarter_kernel import least_making
 from sardonyx.compiler.llvm.target import host_target
@@ -17,7 +18,6 @@ from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.compiler.native.products.plain_product import PlainProduct
 from sardonyx.compiler.native.products.strassen_step import multiply_sixteenths
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input
 from tests.compiler.machines import described
 from tests.compiler.steps import VARIANTS, Array, Memory

@@ -12,9 +12,9 @@ import onnx_ir as ir
 import pytest
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, find_template
 from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.pooling import pool
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, find_template
 from sardonyx.kernel import expr as e
 from sardonyx.kernel.expr import Input
 from sardonyx.kernel.program import Template

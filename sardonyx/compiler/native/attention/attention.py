@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.emitters import emitter
 from sardonyx.compiler.native.attention.attention_call import (
     Append,
@@ -23,7 +24,6 @@ from sardonyx.compiler.native.attention.attention_call import (
 )
 from sardonyx.compiler.native.attention.heads_step import appended, new_heads, turn
 from sardonyx.compiler.native.movement.copy import contiguous, copy_into
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.native.attention.attention import (
     Masks,
     Tensors,
@@ -16,7 +17,6 @@ from sardonyx.compiler.native.attention.attention import (
 from sardonyx.compiler.native.attention.attention_call import Heads, heads_of_cache, heads_of_rows
 from sardonyx.compiler.native.movement.copy import contiguous, copy_into
 from sardonyx.compiler.native.products.matmul import MatMulKernel
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Input
 from sardonyx.ops.framework.facts import Fact

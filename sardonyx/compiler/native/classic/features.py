@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.classic.scores import F32
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.gather import Gather
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.rows.reduction import ReductionKernel
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.kernel.expr import Input
 
 # Elements that are looked up in a chunk.

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.classic.look_up import LookUpSpec, emit_look_up
 from sardonyx.compiler.llvm.kernels.classic.one_hot import OneHotSpec, emit_one_hot
 from sardonyx.compiler.native.classic.keyed_table import KeyedTable, float_keys, keyed_table
 from sardonyx.compiler.native.classic.scores import F32
 from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous
 from sardonyx.compiler.native.movement.view import reshaped_strides
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.ops.ml.encoding import NO_CATEGORY
 
 # Elements that are looked up in a chunk.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.classic.scores import (
     F32,
     I64,
@@ -23,7 +24,6 @@ from sardonyx.compiler.native.classic.scores import (
     winner,
     write_pair,
 )
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.kernel.expr import Input, constant, where
 
 

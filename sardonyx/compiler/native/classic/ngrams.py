@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.classic.ngrams import ARGUMENTS, NgramSpec, emit_ngrams
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.llvm.kernels.classic.coupling import CouplingSpec, emit_coupled
 from sardonyx.compiler.native.classic.scores import (
     F32,
@@ -29,7 +30,6 @@ from sardonyx.compiler.native.classic.scores import (
 )
 from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.compiler.native.rows.reduction import ReductionKernel
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.kernel.expr import Expr, Input, constant, exp, maximum, minimum, power, reduce, tanh, where
 
 # How near probabilities between two classes come to 0 and 1.

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.sampling.overlaps import SPATIAL
 from sardonyx.compiler.native.convolution.convolution import convolve
@@ -35,7 +36,6 @@ from sardonyx.compiler.native.products.inner_products import product_of, product
 from sardonyx.compiler.native.products.left_rows import OverlappingRows
 from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
 from sardonyx.compiler.native.products.words import as_words
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.kernel.expr import Input
 from sardonyx.ops.convolution import cut_too_much
 from sardonyx.ops.framework.facts import Fact

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.fourier.transform import Rows, Transform, transform_rows
 from sardonyx.compiler.native.movement.copy import contiguous, copy
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.ops.fourier import Frames, signal_axis, transform_length
 
 

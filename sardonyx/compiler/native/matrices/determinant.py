@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.matrices.determinant import DeterminantSpec, emit_determinant, scratch_bytes
 from sardonyx.compiler.llvm.types import type_of
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.linear_algebra import check_square

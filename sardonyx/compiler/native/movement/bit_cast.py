@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.native.template import NativeKernel, template
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Binder, Tensor, row_major
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.movement.gather import (
     ABREAST,
     ElementsSpec,
@@ -18,7 +19,6 @@ from sardonyx.compiler.llvm.kernels.movement.gather import (
 )
 from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous, copy
 from sardonyx.compiler.native.movement.view import reshaped_strides
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.gather_scatter import checked, out_of_bounds
 from sardonyx.ops.shape import axis_of

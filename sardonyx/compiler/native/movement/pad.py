@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.movement.copy import copy_into
 from sardonyx.compiler.native.movement.slices import inside, part_of, spread, stored_order, transposed
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.pad import frame_of
 from sardonyx.ops.rearrange import centred

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Sequence
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.movement.copy import contiguous, copy_into
 from sardonyx.compiler.native.movement.slices import reshaped, transposed
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.ops.movement import repeat_counts
 from sardonyx.ops.space_depth import Rearrangement, depth_to_space_axes, space_to_depth_axes
 

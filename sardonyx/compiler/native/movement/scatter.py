@@ -10,11 +10,11 @@ import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.box import Box
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.movement.scatter import ScatterSpec, Update, emit_scatter, emit_scatter_elements
 from sardonyx.compiler.llvm.types import BF16, BOOL, F16, Type, type_of
 from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous, copy, copy_into
 from sardonyx.compiler.native.movement.gather import BLOBS, axis_along, describe
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.gather_scatter import out_of_bounds

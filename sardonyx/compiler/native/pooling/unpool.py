@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.pad import Frame, framed
 from sardonyx.compiler.native.movement.scatter import ScatterElements
 from sardonyx.compiler.native.movement.slices import spread
-from sardonyx.compiler.native.template import NativeKernel, template
 
 
 @template("max_unpool")

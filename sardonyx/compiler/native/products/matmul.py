@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor, row_major
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.native.products.dots_step import suits_dots
 from sardonyx.compiler.native.products.gemm_step import multiply
 from sardonyx.compiler.native.products.inner_products import by_constant, product_of, products_reason
 from sardonyx.compiler.native.products.packed_constants import Packed, in_lines, in_panels, line_step
 from sardonyx.compiler.native.rows.rows import common_shape
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.compiler.native.rows.reduction import ReductionKernel, read_as
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.kernel.expr import Expr, Input, Reduce
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Argument, Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.quantization.gathered_blocks import (
     ARGUMENTS,
     GatheredBlocksSpec,
@@ -15,7 +16,6 @@ from sardonyx.compiler.llvm.kernels.quantization.gathered_blocks import (
 )
 from sardonyx.compiler.llvm.types import type_of
 from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.shape import axis_of

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
@@ -16,7 +17,6 @@ from sardonyx.compiler.native.quantization import float_convolution
 from sardonyx.compiler.native.quantization.byte_convolution import PRODUCT, convolved
 from sardonyx.compiler.native.quantization.byte_windows import OFFSET, signed_weights, unsigned_image
 from sardonyx.compiler.native.quantization.exact_convolution import convolve_exactly, factors_of, single, wrapped
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr, Input
 from sardonyx.ops.framework.facts import Fact

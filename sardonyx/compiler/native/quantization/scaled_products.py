@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.native.attention.projected_attention import ProjectedAttentionKernel
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.integer_matmul import IntegerProduct
 from sardonyx.compiler.native.rows.reduction import ReductionKernel
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.evaluate import evaluate
 from sardonyx.kernel.expr import Expr, Input, constant

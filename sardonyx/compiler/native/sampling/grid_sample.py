@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.sampling.grid import GridSpec, emit_grid_sample
 from sardonyx.compiler.llvm.kernels.sampling.taps import Neighbours, Padding, TapsSpec
 from sardonyx.compiler.llvm.types import BOOL, F32, F64, Type, type_of
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.rows.rows import elements_per_chunk
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 

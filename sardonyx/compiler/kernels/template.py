@@ -156,18 +156,21 @@ def template(name: str) -> Callable[[KernelClass], KernelClass]:
 
 
 @functools.cache
-def _registrations() -> Registrations:
-    return Registrations(importlib.import_module("sardonyx.compiler.native"), "template")
+def _registrations() -> Sequence[Registrations]:
+    packages = ("sardonyx.compiler.kernels", "sardonyx.compiler.native")
+    return [Registrations(importlib.import_module(package), "template") for package in packages]
 
 
 def find_template(name: str) -> type[NativeKernel] | None:
     """The class for the templates called `name`, or None."""
-    _registrations().load(name)
+    for one in _registrations():
+        one.load(name)
     return _TABLE.get(name)
 
 
 @functools.cache
 def templates() -> Mapping[str, type[NativeKernel]]:
     """Every template by name."""
-    _registrations().load_all()
+    for one in _registrations():
+        one.load_all()
     return _TABLE
