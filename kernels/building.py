@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from kernels import machines, spelling
 from sardonyx._version import __version__
 from sardonyx.compiler.llvm.codegen import compile_object, llvm_version
+from sardonyx.compiler.llvm.generator_version import generator_version
 from sardonyx.compiler.llvm.installed_packs import pack_name
-from sardonyx.compiler.llvm.library import full_key, generator_version, key_of
+from sardonyx.compiler.llvm.library import full_key, key_of
 from sardonyx.compiler.llvm.runtime_functions import emitters
 from sardonyx.compiler.llvm.target import Target, host_target
 from sardonyx.runtime.files.kernel_pack import write_pack

@@ -103,7 +103,7 @@ class Native(Runner):
             "unidirectional": int(case.causal),
             "presents": (case.past > 0, case.past > 0),
         }
-        MultiHeadAttentionKernel(parameters).bind(binder, self._inputs(binder, case))
+        MultiHeadAttentionKernel(parameters).bind(binder, *self._inputs(binder, case))
         super().__init__(binder)
         self._keep = binder
         random = np.random.default_rng(0)

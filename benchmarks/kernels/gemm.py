@@ -22,9 +22,9 @@ import numpy as np
 
 from benchmarks.kernels.movement import Runner
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.native.products.matmul import MatMulKernel
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, erf
 from sardonyx.runtime.settings import RunSettings
 from sardonyx.tuning.ceilings import Effort, measure_compute
@@ -99,7 +99,7 @@ class Native(Runner):
             b = binder.external(1, dtype, (case.k, case.n))
         else:
             b = binder.constant(right)
-        MatMulKernel({}).bind(binder, [a, b], epilogue=self._epilogue(binder, case))
+        MatMulKernel({}).bind(binder, a, b, epilogue=self._epilogue(binder, case))
         super().__init__(binder)
         self._keep = binder
         for room in self._rooms.values():

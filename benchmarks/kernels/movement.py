@@ -100,39 +100,39 @@ def _one(results: Any) -> Tensor:
 
 
 def _tile(binder: Binder) -> Tensor:
-    return _one(Tile({}).bind(binder, [_input(binder, 64, 64), binder.constant(np.array([8, 8]))]))
+    return _one(Tile({}).bind(binder, _input(binder, 64, 64), binder.constant(np.array([8, 8]))))
 
 
 def _concat(axis: int, *shapes: tuple[int, ...]) -> Callable[[Binder], Tensor]:
-    return lambda b: _one(Concat({"axis": axis}).bind(b, [_input(b, *shape) for shape in shapes]))
+    return lambda b: _one(Concat({"axis": axis}).bind(b, *[_input(b, *shape) for shape in shapes]))
 
 
 def _pad(binder: Binder) -> Tensor:
     pads = binder.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1]))
-    return _one(Pad({"mode": "constant"}).bind(binder, [_input(binder, 1, 64, 56, 56), pads]))
+    return _one(Pad({"mode": "constant"}).bind(binder, _input(binder, 1, 64, 56, 56), pads))
 
 
 def _depth_to_space(binder: Binder) -> Tensor:
-    return _one(DepthToSpace({"blocksize": 2, "mode": "DCR"}).bind(binder, [_input(binder, 1, 256, 56, 56)]))
+    return _one(DepthToSpace({"blocksize": 2, "mode": "DCR"}).bind(binder, _input(binder, 1, 256, 56, 56)))
 
 
 def _gather(rows: int, width: int, count: int) -> Callable[[Binder], Tensor]:
-    return lambda b: _one(Gather({"axis": 0}).bind(b, [_input(b, rows, width), _indices(b, rows, count)]))
+    return lambda b: _one(Gather({"axis": 0}).bind(b, _input(b, rows, width), _indices(b, rows, count)))
 
 
 def _gather_elements(binder: Binder) -> Tensor:
     inputs = [_input(binder, 512, 1024), _indices(binder, 1024, 512, 1024)]
-    return _one(GatherElements({"axis": 1}).bind(binder, inputs))
+    return _one(GatherElements({"axis": 1}).bind(binder, *inputs))
 
 
 def _scatter(binder: Binder) -> Tensor:
     inputs = [_input(binder, 512, 768), _indices(binder, 512, 512, 1), _input(binder, 512, 768)]
-    return _one(ScatterND({"reduction": "none"}).bind(binder, inputs))
+    return _one(ScatterND({"reduction": "none"}).bind(binder, *inputs))
 
 
 def _sums(axis: int) -> Callable[[Binder], Tensor]:
     kernel = Cumulative({"exclusive": 0, "reverse": 0, "product": False})
-    return lambda b: _one(kernel.bind(b, [_input(b, 512, 1024), b.constant(np.array(axis))]))
+    return lambda b: _one(kernel.bind(b, _input(b, 512, 1024), b.constant(np.array(axis))))
 
 
 class Runner:

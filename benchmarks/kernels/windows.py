@@ -24,11 +24,11 @@ import sardonyx.ops.resize  # noqa: F401
 from benchmarks.floors import measure
 from benchmarks.kernels.movement import Runner, best
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue, find_template
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.native.convolution.convolution import convolve
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.movement.slices import transposed
-from sardonyx.compiler.native.template import Epilogue, find_template
 from sardonyx.kernel import expr as e
 from sardonyx.kernel.expr import Input
 from sardonyx.kernel.program import Template
@@ -122,7 +122,7 @@ class Sampling:
         assert isinstance(lowered, Template)
         kernel = find_template(lowered.name)
         assert kernel is not None
-        (y,) = kernel(lowered.parameters).bind(binder, inputs)
+        (y,) = kernel(lowered.parameters).bind(binder, *inputs)
         assert y is not None
         return x, y, 2.0 * self.combined * y.size
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sardonyx.compiler.arguments import Record
 from sardonyx.compiler.assembly import assemble
 from sardonyx.compiler.bound_step import (
     Address,
@@ -167,10 +168,10 @@ class Binder:
         self,
         emit: Emit,
         spec: Any,
-        arguments: Sequence[Argument],
+        arguments: Record | Sequence[Argument],
         *,
-        reads: Sequence[Tensor],
-        writes: Sequence[Tensor],
+        reads: Sequence[Tensor] = (),
+        writes: Sequence[Tensor] = (),
         read_first: Sequence[Tensor] = (),
         chunks: int = 1,
         claim: int = 1,
@@ -182,14 +183,18 @@ class Binder:
     ) -> None:
         """Add a step: the kernel that `emit` writes for `spec`, over a grid of `chunks`.
 
-        A tensor among the arguments stands for its address. `reads` and `writes` are what the step touches; of those
-        that it has `read_first`, a thread reads each element for the last time before it writes what takes its place;
-        `scratch` bytes of each thread's own memory; `claim` chunks go to a thread at once. `detail` says in words
-        how the kernel works here, `arithmetic` names its inner product where its results' type does not say it.
+        A record of arguments says which of its tensors the step reads and writes; `reads` and `writes` are others. In a
+        list of arguments, a tensor stands for its address. Of the tensors that the step has `read_first`, a thread
+        reads each element for the last time before it writes what takes its place. A thread has `scratch` bytes of its
+        own memory and takes `claim` chunks at once. `detail` says in words how the kernel works here, `arithmetic`
+        names its inner product if its results' type does not say it.
         """
         if chunks <= 0:
             return
         self.scratch_bytes = max(self.scratch_bytes, scratch)
+        if isinstance(arguments, Record):
+            words = arguments.of_step(emit, spec)
+            arguments, reads, writes = words.flat, (*words.reads, *reads), (*words.writes, *writes)
         if nbytes is None:
             nbytes = sum([tensor.nbytes for tensor in (*reads, *writes)])
         function = self.library.kernel(emit, spec)

@@ -258,6 +258,14 @@ class Address:
     offset: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """As an argument of a record: the address `nbytes` behind the first element of a tensor, which is touched whole."""
+
+    tensor: Tensor
+    nbytes: int
+
+
 Argument = int | Tensor | Address
 
 # What a kernel tells of itself where somebody asks: its sizes, its tile, how the work is cut.

@@ -70,11 +70,11 @@ class CountedKernel:
         for place, array in zip(self.steering_places, contents, strict=True):
             values[self.inputs[place]] = binder.constant(array)
         group = Group([self.item], None, anchor=self.item)
-        operation = Operation(group, (), (), native.bind, node.op_type, 0)
+        operation = Operation(group, (), (), lambda binder, inputs: native.bind(binder, *inputs), node.op_type, 0)
         bound = BoundOperation(operation, [values.get(value) for value in node.inputs])
         binder.label, binder.origin = node.op_type, bound
         try:
-            *made, count = native.bind(binder, bound.inputs)
+            *made, count = native.bind(binder, *bound.inputs)
         except Exception as error:
             raise OperationError(failure(operation, error), bound) from error
         bound.outputs = made

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import errors
-from sardonyx.compiler.native.template import NativeKernel, find_template
+from sardonyx.compiler.kernels.template import NativeKernel, find_template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.program import Host, Kernel, Pointwise, Template, View
 from sardonyx.light_dataclass import dataclass

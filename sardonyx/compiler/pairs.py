@@ -14,9 +14,9 @@ import onnx_ir as ir
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.fusion import Group
+from sardonyx.compiler.kernels.template import Epilogue, JointKernel, Part
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.rows.rows import common_shape
-from sardonyx.compiler.native.template import Epilogue, JointKernel, Part
 from sardonyx.kernel.expr import Input
 from sardonyx.light_dataclass import dataclass
 
@@ -87,7 +87,7 @@ class AveragingKernel(Protocol):
 
     averages: bool
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, x: Tensor) -> Sequence[Tensor | None]:
         """Add the steps that make means of elements."""
         ...
 
@@ -121,7 +121,7 @@ class AveragedPair:
         (x,) = made
         assert x is not None
         means = None if sums is None else self.averaging.bind_means(binder, sums, x.shape)
-        made_of_x = self.averaging.bind(binder, [x]) if means is None else [means]
+        made_of_x = self.averaging.bind(binder, x) if means is None else [means]
         return [x, *self._finished(binder, made_of_x)]
 
     def _finished(self, binder: Binder, means: Sequence[Tensor | None]) -> Sequence[Tensor | None]:

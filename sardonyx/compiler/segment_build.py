@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -240,11 +239,12 @@ def _binding(
     native = item.native
     assert native is not None
     if not group.values:
-        return partial(native.bind, rounded=True) if group.rounded else native.bind  # type: ignore[call-arg]
+        options = {"rounded": True} if group.rounded else {}
+        return lambda binder, inputs: native.bind(binder, *inputs, **options)
 
     def bind(binder: Binder, inputs: Tensors) -> Tensors:
         given = part_of(group, inputs)
-        made = native.bind(binder, given.inputs, epilogue=given.epilogue)  # type: ignore[call-arg]
+        made = native.bind(binder, *given.inputs, epilogue=given.epilogue)
         check_operands(made, given)
         return made
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sardonyx.compiler.llvm.generator_version import generator_version
 from sardonyx.compiler.llvm.installed_packs import pack_name
-from sardonyx.compiler.llvm.library import generator_version
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.runtime.files.kernel_pack import write_pack
 from tests.cli.conftest import Command

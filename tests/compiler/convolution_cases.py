@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Buffer, Tensor
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.native.convolution.algorithm import Algorithm
 from sardonyx.compiler.native.convolution.convolution import ConvolutionKernel
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, maximum
 from sardonyx.ops.windows import WindowAttributes
 from tests.compiler.steps import Memory
@@ -165,7 +165,7 @@ def run(
     weights = binder.constant(w) if constant else place(memory, w, False)
     inputs = place(memory, x, case.channels_last), weights, None if bias is None else binder.constant(bias)
     if algorithm is None:
-        (y,) = kernel.bind(binder, inputs, epilogue=epilogue)
+        (y,) = kernel.bind(binder, *inputs, epilogue=epilogue)
     else:
         call = kernel.call(binder, *inputs, epilogue)
         if algorithm.predict(binder, call) is None:

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, find_template
 from sardonyx.compiler.native.movement.slices import transposed
-from sardonyx.compiler.native.template import NativeKernel, find_template
 from sardonyx.kernel.program import Template
 from sardonyx.ops.framework.operator import Operator
 from sardonyx.ops.framework.registry import operator_of as operator_of_node
@@ -71,7 +71,7 @@ def bound(
             tensor = binder.external(index, array.dtype, [array.shape[axis] for axis in order])
             memory.put(tensor, array.transpose(order))
             tensors.append(transposed(tensor, [order.index(axis) for axis in range(array.ndim)]))
-    (result,) = kernel.bind(binder, tensors)
+    (result,) = kernel.bind(binder, *tensors)
     assert result is not None
     return binder, memory, result
 

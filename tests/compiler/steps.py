@@ -10,10 +10,10 @@ import numpy as np
 
 from sardonyx import errors
 from sardonyx.compiler.binding import Argument, Binder, Bound, Buffer, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel
 from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.llvm.target import host_targets
-from sardonyx.compiler.native.template import NativeKernel
 from sardonyx.runtime.memory.execution_contexts import ExecutionContextPool
 from sardonyx.runtime.settings import RunSettings
 from sardonyx.runtime.threads.team import FINISHED, TeamOptions, shared_team
@@ -126,7 +126,7 @@ def bind(
             tensor = binder.external(index, array.dtype, array.shape)
             memory.put(tensor, array)
             tensors.append(tensor)
-    return binder, memory, kernel.bind(binder, tensors)
+    return binder, memory, kernel.bind(binder, *tensors)
 
 
 def outputs_of(

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from sardonyx.compiler.binding import Binder, Buffer, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, templates
 from sardonyx.compiler.llvm.library import KernelLibrary
-from sardonyx.compiler.native.template import NativeKernel, templates
 from sardonyx.kernel.program import Host, Template
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.operator import Operator
@@ -90,7 +90,7 @@ def run_native(
             tensor = binder.new(array.dtype, array.shape)
             memory.put(tensor, array)
             tensors.append(tensor)
-    results = native.bind(binder, tensors)
+    results = native.bind(binder, *tensors)
     memory.run(binder)
     return [None if tensor is None else memory.read(tensor).copy() for tensor in results]
 
@@ -300,7 +300,7 @@ def test_a_cache_that_is_its_own_past_is_written_in_place() -> None:
     for index, (tensor, array) in enumerate(zip(tensors, inputs, strict=True)):
         if index != 6:
             memory.put(tensor, array)
-    results = native.bind(binder, tensors)
+    results = native.bind(binder, *tensors)
     for before, present in zip(tensors[3:5], results[1:], strict=True):
         assert present is not None
         memory.share(present.buffer, before.buffer)
@@ -480,7 +480,7 @@ def test_large_caches_are_written_past_those_of_the_processor(variant: str, head
         for tensor, array in zip(tensors, inputs, strict=True):
             if tensor is not None and array is not None:
                 memory.put(tensor, array)
-        results = native.bind(binder, tensors)
+        results = native.bind(binder, *tensors)
         memory.run(binder)
         found.append([memory.read(tensor).copy() for tensor in results if tensor is not None])
     for near, far in zip(*found, strict=True):

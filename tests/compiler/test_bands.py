@@ -18,11 +18,11 @@ from sardonyx import errors
 from sardonyx.api.explaining.explanation import explain
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.choice.gemm_choice import bf16_product
+from sardonyx.compiler.kernels.template import Epilogue, Part
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.llvm.target import host_target, host_targets
 from sardonyx.compiler.native.convolution import bands
 from sardonyx.compiler.native.convolution.convolution import ConvolutionKernel, ConvolutionPair
-from sardonyx.compiler.native.template import Epilogue, Part
 from sardonyx.kernel import expr as e
 from sardonyx.kernel.expr import Expr, Input
 from sardonyx.ops.convolution import correlate
@@ -199,8 +199,8 @@ def computed(
         Part([None, *known[2:]], epilogue(case.second, residual)),
     )
     if two:
-        (between,) = first.bind(binder, expand.inputs, epilogue=expand.epilogue)
-        (y,) = second.bind(binder, [between, *windows.inputs[1:]], epilogue=windows.epilogue)
+        (between,) = first.bind(binder, *expand.inputs, epilogue=expand.epilogue)
+        (y,) = second.bind(binder, between, *windows.inputs[1:], epilogue=windows.epilogue)
     else:
         pair = ConvolutionPair(first, second)
         call = first.call_of(binder, expand.inputs, expand.epilogue)

@@ -10,6 +10,7 @@ import pytest
 
 from sardonyx.compiler.binding import Tensor
 from sardonyx.compiler.choice.gemm_choice import panel_columns
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.llvm.kernels.quantization.byte_filtering import PRODUCT as FILTERED
 from sardonyx.compiler.llvm.kernels.quantization.filtering_transforms import (
     BITS_LEFT,
@@ -31,7 +32,6 @@ from sardonyx.compiler.native.quantization import byte_filtering
 from sardonyx.compiler.native.quantization.byte_convolution import PRODUCT, convolved
 from sardonyx.compiler.native.quantization.byte_filtering_choice import Cut, Sizes, choose, cut_of
 from sardonyx.compiler.native.quantization.integer_convolution import ConvIntegerKernel
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input
 from sardonyx.runtime.settings import RunSettings
 from tests.compiler.machines import described
@@ -166,7 +166,7 @@ def test_epilogues_read_operands_at_every_place_of_every_image(variant: str) -> 
     outputs = (total * Input(_I32, 2) + Input(_I32, 1), total - Input(_I32, 1))
     epilogue = Epilogue(outputs, (tensors[1], binder.constant(factor)))
     kernel = ConvIntegerKernel({"group": 1, "attributes": attributes(given)})
-    results = kernel.bind(binder, [tensors[0], binder.constant(w)], epilogue=epilogue)
+    results = kernel.bind(binder, tensors[0], binder.constant(w), epilogue=epilogue)
     memory.run(binder)
     sums = exact(x, w, 0, np.zeros((), np.int8), 1, given)
     for result, wanted in zip(results, (sums * factor + added, sums - added), strict=True):

@@ -103,7 +103,7 @@ def test_products_by_constant_weights_are_exact(variant: str, kind: str, signed:
         for left in ("highest", "random"):
             a = bytes_of(rng, left, np.int8 if signed else np.uint8, m, k)
             binder, memory = new_binder(variant), Memory()
-            (y,) = IntegerProductKernel({}).bind(binder, [place(memory, a), binder.constant(b)])
+            (y,) = IntegerProductKernel({}).bind(binder, place(memory, a), binder.constant(b))
             memory.run(binder)
             assert y is not None
             assert np.array_equal(memory.read(y), exact_integers.product(a, b)), (m, n, k, left)
@@ -116,7 +116,7 @@ def test_batches_of_constant_weights(variant: str) -> None:
         b = np.stack([weights_of(rng, "normal", *shape[-2:]) for _ in range(math.prod(shape[:-2]))]).reshape(shape)
         a = bytes_of(rng, "ends", np.uint8, *shape[:-2], 5, shape[-2])
         binder, memory = new_binder(variant), Memory()
-        (y,) = IntegerProductKernel({}).bind(binder, [place(memory, a), binder.constant(b)])
+        (y,) = IntegerProductKernel({}).bind(binder, place(memory, a), binder.constant(b))
         memory.run(binder)
         assert y is not None
         assert np.array_equal(memory.read(y), exact_integers.product(a, b))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel
 from sardonyx.compiler.llvm.target import host_targets
 from sardonyx.compiler.native.quantization.byte_tables import with_tables
 from sardonyx.compiler.native.quantization.integer_convolution import QLinearConvKernel
-from sardonyx.compiler.native.template import Epilogue, NativeKernel
 from sardonyx.kernel import expr as k
 from sardonyx.kernel.expr import Apply, Expr, Input, walk
 from sardonyx.ops.quantization import quantized
@@ -34,14 +34,12 @@ class _Followed(NativeKernel):
         self.convolution = QLinearConvKernel({"group": group, "attributes": attributes({"pads": [1, 1, 1, 1]})})
         self.counted = 0
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         taken = tuple(one for one in inputs[8:] if one is not None)
         leaves = [Input(one.dtype, index) for index, one in enumerate(taken, 1)]
         made = Epilogue(tuple(self.follow(Input(self.result, 0), leaves)), taken)
         self.counted = len(with_tables(binder, made)[1])
-        return self.convolution.bind(binder, inputs[:8], epilogue=made)
+        return self.convolution.bind(binder, *inputs[:8], epilogue=made)
 
 
 def _real(byte: Expr, scale: Expr, zero: Expr) -> Expr:

@@ -54,7 +54,7 @@ def test_emulated() -> None:
         image = binder.external(0, x.dtype, x.shape)
         memory.put(image, x)
         kernel = ConvIntegerKernel({"group": group, "attributes": attributes(given)})
-        (y,) = kernel.bind(binder, [image, *map(binder.constant, (w, zero, w_zero))])
+        (y,) = kernel.bind(binder, image, *map(binder.constant, (w, zero, w_zero)))
         assert y is not None
         run(binder, memory)
         check(x, w, geometry, memory.read(y), int(zero), w_zero)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from sardonyx.compiler.native.attention.cache_update import TensorScatter
+from sardonyx.compiler.kernels.attention.cache_update import TensorScatter
 from sardonyx.ops.framework.registry import operator_of
 from tests.compiler.steps import VARIANTS, bind, outputs_of
 

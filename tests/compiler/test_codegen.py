@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 import sardonyx as ort
-from sardonyx.compiler.llvm import kernels
+from sardonyx.compiler import kernels
+from sardonyx.compiler.arguments import KernelSource
+from sardonyx.compiler.llvm import kernels as llvm_kernels
 from sardonyx.compiler.llvm.codegen import compile_assembly, compile_object
 from sardonyx.compiler.llvm.kernels.engine.call import emit_call
 from sardonyx.compiler.llvm.kernels.engine.executor import emit_executor
@@ -44,17 +46,20 @@ EXECUTED = {*host_targets(), *([] if missing() else ["neon"])}
 
 
 def templates() -> Iterator[str]:
-    """Every function of the kernels' folder that writes a kernel, except what only measures the machine."""
-    for module in pkgutil.walk_packages(kernels.__path__, f"{kernels.__name__}."):
-        if module.name.endswith(".ceilings"):
-            continue
-        for name, function in inspect.getmembers(importlib.import_module(module.name), inspect.isfunction):
-            if name.startswith("emit_") and function.__module__ == module.name and _is_template(function):
-                yield name
+    """Everything in the folders of kernels that writes a kernel, except what only measures the machine."""
+    for package in (kernels, llvm_kernels):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if module.name.endswith(".ceilings"):
+                continue
+            for name, function in inspect.getmembers(importlib.import_module(module.name), _is_template):
+                if name.startswith("emit_") and function.__module__ == module.name:
+                    yield name
 
 
-def _is_template(function: Any) -> bool:
-    return [*inspect.signature(function).parameters][:1] == ["target"]
+def _is_template(member: Any) -> bool:
+    if isinstance(member, KernelSource):
+        return True
+    return inspect.isfunction(member) and [*inspect.signature(member).parameters][:1] == ["target"]
 
 
 class Collected(KernelLibrary):

@@ -47,7 +47,7 @@ def test_concat(axis: int, shapes: list[tuple[int, ...]], one_by_one: bool, dtyp
     tensors = [binder.external(index, array.dtype, array.shape) for index, array in enumerate(arrays)]
     for tensor, array in zip(tensors, arrays, strict=True):
         memory.put(tensor, array)
-    (result,) = Concat({"axis": axis}).bind(binder, tensors)
+    (result,) = Concat({"axis": axis}).bind(binder, *tensors)
     memory.run(binder, one_by_one=one_by_one)
     np.testing.assert_array_equal(memory.read(result), np.concatenate(arrays, axis))
 
@@ -58,9 +58,9 @@ def test_parts_are_computed_in_their_place() -> None:
     x = binder.external(0, F32, (1, 4, 512))
     y = binder.external(1, F32, (1, 2, 512))
     parts = [copy(binder, x), copy(binder, y)]
-    (result,) = Concat({"axis": 1}).bind(binder, parts)
+    (result,) = Concat({"axis": 1}).bind(binder, *parts)
     assert len(binder.steps) == 2
-    (again,) = Concat({"axis": 0}).bind(binder, [result, result])
+    (again,) = Concat({"axis": 0}).bind(binder, result, result)
     assert len(binder.steps) == 3  # the second of the same value is a copy
     bound = binder.finish([again], 2, copy)
     rng = np.random.default_rng(1)
@@ -74,7 +74,7 @@ def test_parts_are_computed_in_their_place() -> None:
 def test_small_parts_are_copied() -> None:
     binder = new_binder()
     x = binder.external(0, F32, (1, 4, 16))
-    Concat({"axis": 1}).bind(binder, [copy(binder, x), copy(binder, x)])
+    Concat({"axis": 1}).bind(binder, copy(binder, x), copy(binder, x))
     assert len(binder.steps) == 4
 
 
@@ -82,7 +82,7 @@ def test_an_output_that_is_a_part_is_copied() -> None:
     binder = new_binder()
     x = binder.external(0, F32, (4, 16))
     part = copy(binder, x)
-    (result,) = Concat({"axis": 0}).bind(binder, [part, copy(binder, x)])
+    (result,) = Concat({"axis": 0}).bind(binder, part, copy(binder, x))
     bound = binder.finish([part, result], 1, copy)
     a = np.random.default_rng(1).random((4, 16), np.float32)
     found = run_plan(bound, [a])
@@ -93,7 +93,7 @@ def test_an_output_that_is_a_part_is_copied() -> None:
 def test_parts_off_the_alignment_are_copied() -> None:
     binder = new_binder()
     x = binder.external(0, F32, (3, 501))
-    Concat({"axis": 0}).bind(binder, [copy(binder, x), copy(binder, x)])
+    Concat({"axis": 0}).bind(binder, copy(binder, x), copy(binder, x))
     assert len(binder.steps) == 3
 
 
@@ -102,7 +102,7 @@ def test_parts_off_the_alignment_are_copied() -> None:
 )
 def test_columns_of_single_elements_are_one_step(shape: tuple[int, ...], count: int, axis: int, steps: int) -> None:
     binder = new_binder()
-    Concat({"axis": axis}).bind(binder, [binder.external(index, F32, shape) for index in range(count)])
+    Concat({"axis": axis}).bind(binder, *[binder.external(index, F32, shape) for index in range(count)])
     assert len(binder.steps) == steps
 
 
@@ -110,7 +110,7 @@ def test_parts_wait_for_each_other_only_where_they_must() -> None:
     binder = new_binder()
     x = binder.external(0, F32, (2, 40_000))
     y = binder.external(1, F32, (2, 50_000))
-    (result,) = Concat({"axis": 1}).bind(binder, [x, y])
+    (result,) = Concat({"axis": 1}).bind(binder, x, y)
     assert [step.chunks > 1 for step in binder.steps] == [True, True]
     turned = copy(binder, result.reshaped((90_000, 2), (1, 90_000)))
     bound = binder.finish([turned], 2, copy)
@@ -123,7 +123,7 @@ def test_parts_wait_for_each_other_only_where_they_must() -> None:
 def test_different_shapes_are_refused() -> None:
     binder = new_binder()
     with pytest.raises(ValueError, match="except on axis 1"):
-        Concat({"axis": 1}).bind(binder, [binder.new(F32, (2, 3)), binder.new(F32, (3, 3))])
+        Concat({"axis": 1}).bind(binder, binder.new(F32, (2, 3)), binder.new(F32, (3, 3)))
 
 
 def test_faults_are_notes_behind_the_outputs() -> None:
@@ -149,7 +149,7 @@ def test_parts_with_channels_last_stay_so(axis: int) -> None:
         last = binder.external(index, F32, array.transpose(0, 2, 3, 1).shape)
         memory.put(last, array.transpose(0, 2, 3, 1))
         tensors.append(transposed(last, (0, 3, 1, 2)))
-    (result,) = Concat({"axis": axis}).bind(binder, tensors)
+    (result,) = Concat({"axis": axis}).bind(binder, *tensors)
     assert result.strides[1] == 1
     memory.run(binder)
     np.testing.assert_array_equal(memory.read(result), np.concatenate(arrays, axis))

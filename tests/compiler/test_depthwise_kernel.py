@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.native.convolution import depthwise
 from sardonyx.compiler.native.convolution.convolution import convolve
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.convolution.depthwise import DEPTHWISE
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.compiler.native.windows import window_tiles
 from sardonyx.kernel import expr as e
 from sardonyx.kernel.expr import Input

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_dots import DotsSpec
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.native.products.dots_step import suits_dots
 from sardonyx.compiler.native.products.matmul import GemmKernel, MatMulKernel
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, erf, maximum
 from tests.compiler.steps import VARIANTS, Array, Memory, new_binder
 
@@ -39,7 +39,7 @@ def multiply(a: Array, b: Array, variant: str = "", *, constant: bool = True, on
     assert suits_dots(binder.target, "f64" if a.dtype == np.float64 else "f32", *b.shape)
     kernel = MatMulKernel({"transB": 0 if constant else 1})
     right = binder.constant(b) if constant else put(memory, binder, np.ascontiguousarray(b.T))
-    (y,) = kernel.bind(binder, [put(memory, binder, a), right])
+    (y,) = kernel.bind(binder, put(memory, binder, a), right)
     assert is_dots(binder)
     memory.run(binder, one_by_one=one_by_one)
     assert y is not None
@@ -86,7 +86,7 @@ def test_vectors_batches_and_strides() -> None:
         for constant in (True, False):
             binder, memory = new_binder(), Memory()
             wide = put(memory, binder, np.ascontiguousarray(left))
-            (y,) = MatMulKernel({}).bind(binder, [wide, binder.constant(b) if constant else put(memory, binder, b)])
+            (y,) = MatMulKernel({}).bind(binder, wide, binder.constant(b) if constant else put(memory, binder, b))
             memory.run(binder)
             assert y is not None
             assert np.allclose(memory.read(y), left.astype(np.float64) @ b, atol=1e-4)
@@ -98,14 +98,14 @@ def test_vectors_batches_and_strides() -> None:
         start = left.__array_interface__["data"][0] - base.__array_interface__["data"][0]
         view = whole.reshaped(left.shape, strides, start)
         weights = rng.standard_normal((500, 3)).astype(np.float32)
-        (y,) = MatMulKernel({}).bind(binder, [view, binder.constant(weights)])
+        (y,) = MatMulKernel({}).bind(binder, view, binder.constant(weights))
         memory.run(binder)
         assert y is not None
         assert np.allclose(memory.read(y), left.astype(np.float64) @ weights, atol=1e-3)
     binder, memory = new_binder(), Memory()
     weights = rng.standard_normal((200, 2)).astype(np.float32)
     tall = np.ascontiguousarray(a[0].T)
-    (y,) = MatMulKernel({"transA": 1}).bind(binder, [put(memory, binder, tall), binder.constant(weights)])
+    (y,) = MatMulKernel({"transA": 1}).bind(binder, put(memory, binder, tall), binder.constant(weights))
     memory.run(binder)
     assert y is not None
     assert np.allclose(memory.read(y), a[0].astype(np.float64) @ weights, atol=1e-4)
@@ -124,7 +124,7 @@ def test_epilogue(variant: str) -> None:
     outputs = (x * 0.5 * (1.0 + erf(x * 0.5**0.5)), maximum(x, 0.0).cast(np.float16))
     epilogue = Epilogue(outputs, (put(memory, binder, residual), put(memory, binder, column)))
     inputs = [put(memory, binder, a), binder.constant(b), binder.constant(bias)]
-    found = GemmKernel({"transB": 1, "alpha": 2.0}).bind(binder, inputs, epilogue=epilogue)
+    found = GemmKernel({"transB": 1, "alpha": 2.0}).bind(binder, *inputs, epilogue=epilogue)
     assert is_dots(binder)
     memory.run(binder)
     wanted = (2.0 * a.astype(np.float64) @ b.T + bias) * column + residual
@@ -148,7 +148,7 @@ def test_one_row_by_many_columns(variant: str) -> None:
         output = Input(F32, 0) * Input(F32, 2) * Input(F32, 3) + Input(F32, 1)
         operands = tuple(put(memory, binder, np.asarray(one)) for one in (residual, column, number))
         inputs = [put(memory, binder, a), right, put(memory, binder, bias)]
-        (y,) = GemmKernel({"transB": 1}).bind(binder, inputs, epilogue=Epilogue((output,), operands))
+        (y,) = GemmKernel({"transB": 1}).bind(binder, *inputs, epilogue=Epilogue((output,), operands))
         assert is_dots(binder)
         memory.run(binder)
         assert y is not None
@@ -174,7 +174,7 @@ def test_batches(variant: str, dtype: Any, m: int) -> None:
         right = right.reshaped((*axes, k, n), (*last, 1, k))
         output = maximum(Input(a.dtype, 0) + Input(a.dtype, 1) * Input(a.dtype, 2), -3.0)
         operands = tuple(put(memory, binder, one) for one in (residual, bias))
-        (y,) = MatMulKernel({}).bind(binder, [put(memory, binder, a), right], epilogue=Epilogue((output,), operands))
+        (y,) = MatMulKernel({}).bind(binder, put(memory, binder, a), right, epilogue=Epilogue((output,), operands))
         if shape == others:
             assert is_dots(binder)
         memory.run(binder)

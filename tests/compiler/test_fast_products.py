@@ -17,6 +17,7 @@ from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.choice import gemm_choice
 from sardonyx.compiler.choice.gemm_choice import Problem, panel_columns, tile_shape
 from sardonyx.compiler.choice.strassen_choice import choose_cut, declined
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.quarter_kernel import least_making
 from sardonyx.compiler.llvm.target import Caches, host_target
@@ -24,7 +25,6 @@ from sardonyx.compiler.native.products.matmul import GemmKernel, MatMulKernel
 from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.compiler.native.products.plain_product import PlainProduct
 from sardonyx.compiler.native.products.strassen_step import multiply_quarters
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, erf
 from tests.compiler import steps
 from tests.compiler.machines import described
@@ -88,7 +88,7 @@ def kernels_of_product(a: Array, b: Array, *, fast: bool = True, **changes: Any)
     """A x B by the operator's kernel, and the names of the kernels that made it."""
     binder, memory = new_binder(), Memory()
     binder.settings = replace(binder.settings, fast_products=fast)
-    (y,) = MatMulKernel(changes).bind(binder, [place(memory, a), binder.constant(b)])
+    (y,) = MatMulKernel(changes).bind(binder, place(memory, a), binder.constant(b))
     memory.run(binder)
     assert y is not None
     return memory.read(y).copy(), [step.kernel for step in binder.steps]
@@ -187,7 +187,7 @@ def test_epilogue_with_two_outputs_and_every_kind_of_operand(m: int) -> None:
     activated = 0.5 * biased * (1.0 + erf(biased * 0.5**0.5))
     outputs = (activated * Input(F32, 3) + Input(F32, 2) * Input(F32, 4), (biased + 1.0).cast(np.float16))
     epilogue = Epilogue(outputs, tuple(place(memory, array) for array in arrays))
-    first, second = MatMulKernel({}).bind(binder, [place(memory, a), binder.constant(b)], epilogue=epilogue)
+    first, second = MatMulKernel({}).bind(binder, place(memory, a), binder.constant(b), epilogue=epilogue)
     assert [step.kernel for step in binder.steps] == ["stamp", "strassen"]
     memory.run(binder)
     assert first is not None
@@ -206,7 +206,7 @@ def test_gemm_with_a_transposed_constant() -> None:
     binder, memory = new_binder(), Memory()
     binder.settings = replace(binder.settings, fast_products=True)
     kernel = GemmKernel({"alpha": 0.5, "beta": -2.0, "transB": 1})
-    (y,) = kernel.bind(binder, [place(memory, a), binder.constant(b.T.copy()), place(memory, c)])
+    (y,) = kernel.bind(binder, place(memory, a), binder.constant(b.T.copy()), place(memory, c))
     assert "strassen" in [step.kernel for step in binder.steps]
     memory.run(binder)
     assert y is not None
@@ -245,7 +245,7 @@ def test_columns_behind_the_last_whole_panels_take_the_ordinary_product() -> Non
     binder.settings = replace(binder.settings, fast_products=True)
     output = Input(F32, 0) + Input(F32, 1) + Input(F32, 2) * Input(F32, 3)
     epilogue = Epilogue((output,), tuple(place(memory, array) for array in arrays))
-    (y,) = MatMulKernel({}).bind(binder, [place(memory, a), binder.constant(b)], epilogue=epilogue)
+    (y,) = MatMulKernel({}).bind(binder, place(memory, a), binder.constant(b), epilogue=epilogue)
     assert [step.kernel for step in binder.steps] == ["stamp", "strassen", "gemm"]
     memory.run(binder, one_by_one=True)
     assert y is not None
@@ -377,7 +377,7 @@ def test_rehearsals_make_the_kernels_ready_for_more_rows() -> None:
         binder, memory = new_binder(), Memory()
         binder.rehearses = rehearses
         a = np.ones((m, 1024), np.float32)
-        MatMulKernel({}).bind(binder, [place(memory, a), binder.constant(b)], epilogue=epilogue)
+        MatMulKernel({}).bind(binder, place(memory, a), binder.constant(b), epilogue=epilogue)
         return [binder.library.counts.compiled + binder.library.counts.from_cache, len(binder.steps)]
 
     rehearsed, steps = kernels(8, rehearses=True)
@@ -415,7 +415,7 @@ def test_operand_tensor_is_read_at_its_own_rows() -> None:
     binder.settings = replace(binder.settings, fast_products=True)
     operand: Tensor = place(memory, residual)
     epilogue = Epilogue((Input(F32, 0) * 0.0 + Input(F32, 1),), (operand,))
-    (y,) = MatMulKernel({}).bind(binder, [place(memory, a), binder.constant(b)], epilogue=epilogue)
+    (y,) = MatMulKernel({}).bind(binder, place(memory, a), binder.constant(b), epilogue=epilogue)
     memory.run(binder, one_by_one=True)
     assert y is not None
     assert np.array_equal(memory.read(y), residual)

@@ -79,7 +79,7 @@ def test_strided_data_is_copied_only_where_rows_are_torn(order: tuple[int, ...],
     whole, places = binder.external(0, base.dtype, base.shape), binder.external(1, indices.dtype, indices.shape)
     memory.put(whole, base)
     memory.put(places, indices)
-    (result,) = Gather({"axis": axis}).bind(binder, [transposed(whole, order), places])
+    (result,) = Gather({"axis": axis}).bind(binder, transposed(whole, order), places)
     assert not memory.run(binder)
     assert len(binder.steps) == 1 + copies
     np.testing.assert_array_equal(memory.read(result), np.take(base.transpose(order), indices, axis))

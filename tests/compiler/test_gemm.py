@@ -14,6 +14,7 @@ import pytest
 from sardonyx.compiler.binding import Binder, Buffer, Tensor
 from sardonyx.compiler.choice import gemm_choice
 from sardonyx.compiler.choice.gemm_choice import panel_columns, tile_shape
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import Operand, TileEpilogue, fits_registers
 from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec
@@ -23,7 +24,6 @@ from sardonyx.compiler.llvm.types import F32 as F32_TYPE
 from sardonyx.compiler.native.products.gemm_step import multiply as multiply_matrices
 from sardonyx.compiler.native.products.matmul import GemmKernel, MatMulKernel
 from sardonyx.compiler.native.products.packed_constants import Packed, pack_b
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, erf, maximum
 from sardonyx.runtime.files.kernel_cache import KernelCache
 from sardonyx.runtime.settings import RunSettings
@@ -74,7 +74,7 @@ def multiply(
     binder, memory = new_binder(variant), Memory()
     binder.settings = replace(binder.settings, float32_tiles=tiles, fast_products=False)
     right = binder.constant(b) if constant else place(memory, b)
-    (y,) = MatMulKernel(parameters or {}).bind(binder, [place(memory, a), right])
+    (y,) = MatMulKernel(parameters or {}).bind(binder, place(memory, a), right)
     assert y is not None
     memory.run(binder, one_by_one=one_by_one)
     return memory.read(y).copy()
@@ -175,7 +175,7 @@ def test_heads_are_read_where_they_lie() -> None:
     q, keys = x[:, :, 0].transpose(0, 2, 1, 3), x[:, :, 1].transpose(0, 2, 3, 1)
     expected = np.matmul(q.astype(np.float64), keys)
     binder, memory = new_binder(), Memory()
-    (y,) = MatMulKernel({}).bind(binder, [place(memory, q), place(memory, keys)])
+    (y,) = MatMulKernel({}).bind(binder, place(memory, q), place(memory, keys))
     assert len(binder.steps) == 1
     memory.run(binder)
     assert y is not None
@@ -217,7 +217,7 @@ def gelu(x: Any) -> Any:
 
 
 def bind_with(binder: Binder, memory: Memory, a: Array, b: Array, epilogue: Epilogue) -> Sequence[Array]:
-    found = MatMulKernel({}).bind(binder, [place(memory, a), binder.constant(b)], epilogue=epilogue)
+    found = MatMulKernel({}).bind(binder, place(memory, a), binder.constant(b), epilogue=epilogue)
     memory.run(binder)
     return [memory.read(tensor) for tensor in found if tensor is not None]
 
@@ -318,7 +318,7 @@ def test_last_columns_have_the_bits_of_machines_with_wide_units(n: int) -> None:
     for takes_turns in (False, True):
         target = replace(host_target("avx512"), takes_turns=takes_turns)
         binder, memory = Binder(KernelLibrary(target, KernelCache(None)), settings=RunSettings()), Memory()
-        (y,) = MatMulKernel({}).bind(binder, [place(memory, a), binder.constant(b)])
+        (y,) = MatMulKernel({}).bind(binder, place(memory, a), binder.constant(b))
         assert y is not None
         memory.run(binder)
         found.append(memory.read(y).copy())
@@ -352,7 +352,7 @@ def test_gemm(trans_a: int, trans_b: int) -> None:
         binder, memory = new_binder(), Memory()
         kernel = GemmKernel({"alpha": 0.5, "beta": -2.0, "transA": trans_a, "transB": trans_b})
         third = [] if c is None else [place(memory, np.asarray(c))]
-        (y,) = kernel.bind(binder, [place(memory, left), binder.constant(right), *third])
+        (y,) = kernel.bind(binder, place(memory, left), binder.constant(right), *third)
         memory.run(binder)
         assert y is not None
         expected = 0.5 * (a.astype(np.float64) @ b) - (0.0 if c is None else 2.0 * c)
@@ -366,7 +366,7 @@ def test_activation_before_the_epilogue() -> None:
     binder, memory = new_binder(), Memory()
     kernel = GemmKernel({"activation": lambda x: maximum(x, 0.0)})
     epilogue = Epilogue((Input(F32, 0) + Input(F32, 1),), (place(memory, residual),))
-    (y,) = kernel.bind(binder, [place(memory, a), binder.constant(b), place(memory, c)], epilogue=epilogue)
+    (y,) = kernel.bind(binder, place(memory, a), binder.constant(b), place(memory, c), epilogue=epilogue)
     memory.run(binder)
     assert y is not None
     assert np.allclose(memory.read(y), np.maximum(a.astype(np.float64) @ b + c, 0) + residual, atol=1e-4)
@@ -410,7 +410,7 @@ def test_float32_in_bfloat16(form: str) -> None:
         binder.settings = replace(binder.settings, precision="bfloat16")
         right = np.asfortranarray(b) if form == "columns" else b
         second = binder.constant(right) if form == "constant" else place(memory, right)
-        (y,) = MatMulKernel({}).bind(binder, [place(memory, a), second])
+        (y,) = MatMulKernel({}).bind(binder, place(memory, a), second)
         memory.run(binder, one_by_one=True)
         assert y is not None
         rounded = a.astype(ml_dtypes.bfloat16), b.astype(ml_dtypes.bfloat16)
@@ -429,7 +429,7 @@ def test_few_rows_by_an_input_are_not_rounded(form: str) -> None:
         binder, memory = new_binder(), Memory()
         binder.settings = replace(binder.settings, precision="bfloat16")
         right = place(memory, np.ascontiguousarray(np.swapaxes(b, -1, -2)) if form == "columns" else b)
-        (y,) = MatMulKernel({"transB": int(form == "columns")}).bind(binder, [place(memory, a), right])
+        (y,) = MatMulKernel({"transB": int(form == "columns")}).bind(binder, place(memory, a), right)
         memory.run(binder)
         assert y is not None
         assert np.allclose(memory.read(y), np.matmul(a.astype(np.float64), b), atol=1e-4)

@@ -164,7 +164,7 @@ def test_bfloat16_tiles(emulated: EmulatedLibrary, form: str) -> None:
             memory.put(right, stored)
             if form == "columns":
                 right = right.reshaped((k, n), (1, max(k, 1)))
-        (y,) = MatMulKernel({}).bind(binder, [left, right])
+        (y,) = MatMulKernel({}).bind(binder, left, right)
         assert y is not None
         run(binder, memory)
         exact = [one.astype(ml_dtypes.bfloat16).astype(np.float64) for one in (a, b)]
@@ -185,7 +185,7 @@ def test_few_rows_are_multiplied_by_vectors() -> None:
         binder, memory = Binder(emulated, settings=RunSettings(precision="bfloat16")), Memory()
         left = binder.external(0, a.dtype, a.shape)
         memory.put(left, a)
-        (y,) = MatMulKernel({}).bind(binder, [left, binder.constant(b)])
+        (y,) = MatMulKernel({}).bind(binder, left, binder.constant(b))
         assert y is not None
         run(binder, memory)
         detail = binder.steps[-1].detail

@@ -13,9 +13,10 @@ import sardonyx as ort
 from sardonyx.compiler.llvm import library as libraries
 from sardonyx.compiler.llvm.codegen import compile_object
 from sardonyx.compiler.llvm.cpu_features import AVX2, AVX512, BASELINE_X86
+from sardonyx.compiler.llvm.generator_version import generator_version
 from sardonyx.compiler.llvm.installed_packs import PACKAGE, VARIABLE, installed_pack, pack_name, packs_folder
 from sardonyx.compiler.llvm.kernels.engine.executor import emit_executor
-from sardonyx.compiler.llvm.library import KernelLibrary, LibraryCounts, full_key, generator_version, key_of
+from sardonyx.compiler.llvm.library import KernelLibrary, LibraryCounts, full_key, key_of
 from sardonyx.compiler.llvm.target import Caches, host_target, x86_64_targets
 from sardonyx.runtime.files.kernel_cache import KernelCache
 from sardonyx.runtime.files.kernel_pack import KernelPack, write_pack

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.native.products.integer_matmul import IntegerProductKernel
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input
 from tests.compiler.steps import PRODUCT_VARIANTS, Array, Memory, new_binder
 
@@ -35,7 +35,7 @@ def product(
         factor = binder.constant(scale)
         epilogue = Epilogue((Input(I32, 0).cast(np.float32) * Input(scale.dtype, 1),), (factor,))
     right = [binder.constant(b), point, None if b_zero is None else binder.constant(b_zero)]
-    (y,) = IntegerProductKernel({}).bind(binder, [left, *right], epilogue=epilogue)
+    (y,) = IntegerProductKernel({}).bind(binder, left, *right, epilogue=epilogue)
     assert y is not None
     memory.run(binder)
     return memory.read(y).copy()

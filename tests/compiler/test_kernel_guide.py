@@ -12,8 +12,8 @@ import onnx
 import pytest
 
 import sardonyx as ort
+from sardonyx.compiler.kernels import template
 from sardonyx.compiler.llvm.target import host_targets
-from sardonyx.compiler.native import template
 from sardonyx.ops.framework.operator import registered
 from sardonyx.ops.framework.registry import load_families
 

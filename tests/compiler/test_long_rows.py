@@ -49,7 +49,7 @@ def test_elements_stay_in_the_order_of_their_input(order: tuple[int, ...]) -> No
     lying = binder.external(0, numbers.dtype, numbers.shape)
     memory.put(lying, numbers)
     kernel = kernel_of(operator_of("DynamicQuantizeLinear", 11, {}), [numbers])
-    y, scale, zero = kernel.bind(binder, [permuted(lying, order)])
+    y, scale, zero = kernel.bind(binder, permuted(lying, order))
     assert y is not None
     assert scale is not None
     assert zero is not None

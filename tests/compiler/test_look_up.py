@@ -84,9 +84,9 @@ def test_strided_elements(axes: tuple[int, int], copies: int) -> None:
     binder, memory = new_binder(), Memory()
     whole = binder.external(0, base.dtype, base.shape)
     memory.put(whole, base)
-    (found,) = LookUp(table).bind(binder, [transposed(whole, axes)])
+    (found,) = LookUp(table).bind(binder, transposed(whole, axes))
     column = whole.reshaped((12, 1), (5, 1), 3 * 8)
-    (third,) = LookUp(table).bind(binder, [column])
+    (third,) = LookUp(table).bind(binder, column)
     assert len(binder.steps) == 2 + copies
     assert not memory.run(binder)
     np.testing.assert_array_equal(memory.read(found), expected(base.transpose(axes), **table))

@@ -11,8 +11,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 import sardonyx
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.native.quantization.matmul_nbits import MatMulNBitsKernel
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, maximum
 from sardonyx.ops.microsoft.packed_weights import unpack
 from tests.compiler.steps import PRODUCT_VARIANTS, Array, Memory, new_binder
@@ -84,7 +84,7 @@ def computed(
         operand = binder.external(1, rows.dtype, rows.shape)
         memory.put(operand, rows)
         after = Epilogue((epilogue,), (operand,))
-    (y,) = MatMulNBitsKernel(weights.parameters(level)).bind(binder, inputs, epilogue=after)
+    (y,) = MatMulNBitsKernel(weights.parameters(level)).bind(binder, *inputs, epilogue=after)
     assert y is not None
     memory.run(binder, one_by_one=True)
     return memory.read(y).copy()
@@ -132,7 +132,7 @@ def test_rows_that_stay_real(variant: str, zeros: str) -> None:
 def test_many_rows_multiply_by_a_real_matrix(rows: int, expected: list[str]) -> None:
     weights, binder = Weights(np.random.default_rng(5), 64, 64, 4, 32), new_binder()
     constants = [binder.constant(weights.packed), binder.constant(weights.scales)]
-    MatMulNBitsKernel(weights.parameters(0)).bind(binder, [binder.external(0, F32, (rows, 64)), *constants])
+    MatMulNBitsKernel(weights.parameters(0)).bind(binder, binder.external(0, F32, (rows, 64)), *constants)
     assert [step.kernel for step in binder.steps][:1] == expected
 
 

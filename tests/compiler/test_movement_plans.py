@@ -73,7 +73,7 @@ class Plan:
         joined = np.concatenate([contents for _, contents in parts], axis)
         if joined.size > LARGEST:
             return None
-        (result,) = Concat({"axis": axis}).bind(self.binder, [one for one, _ in parts])
+        (result,) = Concat({"axis": axis}).bind(self.binder, *[one for one, _ in parts])
         return result, joined
 
     def pad(self, tensor: Tensor, array: Array) -> Pair | None:
@@ -83,14 +83,14 @@ class Plan:
         result = np.pad(array, widths, mode)  # type: ignore[call-overload]
         if result.size > LARGEST:
             return None
-        (made,) = Pad({"mode": mode}).bind(self.binder, [tensor, self.binder.constant(pads)])
+        (made,) = Pad({"mode": mode}).bind(self.binder, tensor, self.binder.constant(pads))
         return made, result
 
     def tile(self, tensor: Tensor, array: Array) -> Pair | None:
         times = self.rng.integers(1, 3, 3)
         if array.size * times.prod() > LARGEST:
             return None
-        (made,) = Tile({}).bind(self.binder, [tensor, self.binder.constant(times)])
+        (made,) = Tile({}).bind(self.binder, tensor, self.binder.constant(times))
         return made, np.tile(array, times)
 
     def gather(self, tensor: Tensor, array: Array) -> Pair:
@@ -98,7 +98,7 @@ class Plan:
         indices = self.rng.integers(0, array.shape[axis], 5)
         known = self.binder.constant(indices)
         unknown = Tensor(known.dtype, known.shape, known.strides, known.buffer)
-        (made,) = Gather({"axis": axis}).bind(self.binder, [tensor, unknown])
+        (made,) = Gather({"axis": axis}).bind(self.binder, tensor, unknown)
         return made, array.take(indices, axis)
 
 

@@ -173,7 +173,7 @@ def test_threads_change_no_bits(caches: Caches | None, bound_for: int) -> None:
             None if a is None else binder.constant(a) if i in WEIGHTS else binder.external(i, a.dtype, a.shape)
             for i, a in enumerate(inputs)
         ]
-        given = [one for one in kernel.bind(binder, tensors) if one is not None]
+        given = [one for one in kernel.bind(binder, *tensors) if one is not None]
         bound = binder.finish(given, len(inputs), contiguous)
         fed = [np.zeros(1) if a is None else a for a in inputs]
         results += [run_plan(bound, fed, threads)[: len(given)] for _ in range(3)]

@@ -267,7 +267,7 @@ def test_threads_change_no_bits(kind: str, bound_for: int, caches: Caches) -> No
     for settings, threads in itertools.product((RunSettings(threads=1), RunSettings(threads=bound_for)), (1, 2, 5)):
         binder = Binder(kernels, settings=settings)
         tensors = [None if a is None else binder.external(i, a.dtype, a.shape) for i, a in enumerate(inputs)]
-        outputs = _kernel(_operator(kind, inputs, attributes), inputs).bind(binder, tensors)
+        outputs = _kernel(_operator(kind, inputs, attributes), inputs).bind(binder, *tensors)
         given = [one for one in outputs if one is not None]
         chunks = max(step.chunks for step in binder.steps if step.kernel == "recurrent")
         takes_strands = settings.threads == 1 or (settings.threads == 2 and caches is NEAR)
@@ -288,7 +288,7 @@ def test_initial_states_are_copied_before_threads_read_them(strides: tuple[int, 
     sized = [None if a is None else binder.external(i, a.dtype, a.shape) for i, a in enumerate([x, w, r])]
     h, c = (binder.external(i, np.dtype(np.float32), (64 * 512,)).reshaped((2, 64, 256), strides) for i in (3, 4))
     kernel = _kernel(_operator("LSTM", [*inputs[:3], None, None, *inputs[5:7]], {"direction": "bidirectional"}), inputs)
-    outputs = kernel.bind(binder, [*sized, None, None, h, c, None])
+    outputs = kernel.bind(binder, *sized, None, None, h, c, None)
     names = [step.kernel for step in binder.steps]
     bound = binder.finish([one for one in outputs if one is not None], 5, contiguous)
     meets = [bool(flags & 1) for flags in bound.plan.steps[:, 4]]

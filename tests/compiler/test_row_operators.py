@@ -7,8 +7,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.native.rows.reduction import ReductionTemplate
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.errors import EngineError
 from sardonyx.kernel import expr as e
 from sardonyx.kernel.evaluate import evaluate_reduction
@@ -54,7 +54,7 @@ def check(op_type, arrays, attributes=None, *, version=23, outputs=1, domain="",
             tensor = tensor_like(array)
             memory.put(tensor, array)
             tensors.append(tensor)
-    results = native.bind(binder, tensors)
+    results = native.bind(binder, *tensors)
     memory.run(binder)
     expected = operator.run(*arrays)
     names = outputs if isinstance(outputs, list) else ["o"] * outputs
@@ -304,7 +304,7 @@ def test_an_epilogue(op_type, arrays, attributes, steps):
         tensors = [tensor_like(value) for value in (*values, other)]
         for tensor, value in zip(tensors, (*values, other), strict=True):
             memory.put(tensor, value)
-        made = native.bind(binder, tensors[:-1], epilogue=Epilogue(outputs, (tensors[-1],)))
+        made = native.bind(binder, *tensors[:-1], epilogue=Epilogue(outputs, (tensors[-1],)))
         memory.run(binder)
         assert len(binder.steps) == steps
         for tensor, wanted in zip(made, (np.maximum(result + other, 0), result * 2), strict=True):
@@ -325,7 +325,7 @@ def test_shapes_that_break_the_rule(op_type, arrays, attributes, message):
     operator = operator_for(op_type, version, attributes, values)
     kernel = operator.lower([value.dtype for value in values])
     with pytest.raises(ValueError, match=message):
-        ReductionTemplate(kernel.parameters).bind(new_binder(), [tensor_like(value) for value in values])
+        ReductionTemplate(kernel.parameters).bind(new_binder(), *[tensor_like(value) for value in values])
 
 
 def test_a_value_of_the_row_that_reads_a_scalar_beside_its_sum():
@@ -344,7 +344,7 @@ def test_a_value_of_the_row_that_reads_a_scalar_beside_its_sum():
         tensors = [tensor_like(x), tensor_like(scale)]
         for tensor, value in zip(tensors, (x, scale), strict=True):
             memory.put(tensor, value)
-        (made,) = ReductionTemplate(kernel.parameters).bind(binder, tensors)
+        (made,) = ReductionTemplate(kernel.parameters).bind(binder, *tensors)
         memory.run(binder)
         return memory.read(made)
 

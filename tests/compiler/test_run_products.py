@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.native.convolution import convolution
 from sardonyx.compiler.native.convolution.convolution import ConvolutionKernel
 from sardonyx.compiler.native.convolution.run_products import RUN_PRODUCTS
 from sardonyx.compiler.native.convolution.window_copies import WINDOW_COPIES
 from sardonyx.compiler.native.convolution.window_products import WINDOW_PRODUCTS
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, maximum
 from sardonyx.runtime.settings import RunSettings
 from tests.compiler.convolution_cases import Case, expected, place
@@ -53,7 +53,7 @@ def test_convolutions_in_parts(emulated: EmulatedLibrary, monkeypatch: pytest.Mo
         memory, binder = Memory(), Binder(emulated)
         kernel = ConvolutionKernel({"group": 1, "attributes": lambda sizes, case=case: case.attributes()})
         given = place(memory, x, case.channels_last)
-        (y,) = kernel.bind(binder, [given, binder.constant(w)])
+        (y,) = kernel.bind(binder, given, binder.constant(w))
         assert y is not None
         run(binder, memory)
         plain = replace(case, follows="", has_bias=False)
@@ -96,7 +96,7 @@ def test_convolutions_in_tiles(
             epilogue = Epilogue((maximum(total + Input(w.dtype, 1), 0.0),), (beside,))
         else:
             epilogue = Epilogue((maximum(total, 0.0) if case.follows else total,), ())
-        (y,) = kernel.bind(binder, inputs, epilogue=epilogue)
+        (y,) = kernel.bind(binder, *inputs, epilogue=epilogue)
         assert y is not None
         run(binder, memory)
         wanted, scale = expected(x.astype(np.float32), w, bias, residual, case)

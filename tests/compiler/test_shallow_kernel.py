@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.native.products import shallow_step
 from sardonyx.compiler.native.products.matmul import GemmKernel, MatMulKernel
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, erf, maximum
 from tests.compiler.steps import VARIANTS, Array, Memory, new_binder
 
@@ -41,7 +41,7 @@ def put(memory: Memory, binder: Binder, array: Array) -> Tensor:
 def multiply(a: Array, b: Array, variant: str = "", *, one_by_one: bool = False) -> tuple[Array, bool]:
     """A x B of constants B, and whether it was done line by line."""
     binder, memory = new_binder(variant), Memory()
-    (y,) = MatMulKernel({}).bind(binder, [put(memory, binder, a), binder.constant(b)])
+    (y,) = MatMulKernel({}).bind(binder, put(memory, binder, a), binder.constant(b))
     memory.run(binder, one_by_one=one_by_one)
     assert y is not None
     return memory.read(y).copy(), is_shallow(binder)
@@ -77,7 +77,7 @@ def test_epilogue(any_size: pytest.MonkeyPatch, variant: str) -> None:
     x = Input(F32, 0) * Input(F32, 2) + Input(F32, 1)
     epilogue = Epilogue((x, maximum(x, 0.0)), (put(memory, binder, residual), put(memory, binder, column)))
     inputs = [put(memory, binder, a), binder.constant(b), binder.constant(bias)]
-    found = GemmKernel({"alpha": 2.0}).bind(binder, inputs, epilogue=epilogue)
+    found = GemmKernel({"alpha": 2.0}).bind(binder, *inputs, epilogue=epilogue)
     assert is_shallow(binder)
     memory.run(binder)
     wanted = (2.0 * a.astype(np.float64) @ b + bias) * column + residual
@@ -86,7 +86,7 @@ def test_epilogue(any_size: pytest.MonkeyPatch, variant: str) -> None:
         assert np.allclose(memory.read(tensor), expected, rtol=1e-5, atol=1e-5)
     binder = new_binder(variant)
     costly = Epilogue((erf(Input(F32, 0)),), ())
-    MatMulKernel({}).bind(binder, [put(memory, binder, a), binder.constant(b)], epilogue=costly)
+    MatMulKernel({}).bind(binder, put(memory, binder, a), binder.constant(b), epilogue=costly)
     assert not is_shallow(binder)
 
 
@@ -95,7 +95,7 @@ def test_rows_that_lie_apart(any_size: pytest.MonkeyPatch) -> None:
     base, b = rng.standard_normal((9, 50)).astype(np.float32), rng.standard_normal((4, 40)).astype(np.float32)
     binder, memory = new_binder(), Memory()
     view = put(memory, binder, base).reshaped((5, 4), (100, 1), 4 * 3)
-    (y,) = MatMulKernel({}).bind(binder, [view, binder.constant(b)])
+    (y,) = MatMulKernel({}).bind(binder, view, binder.constant(b))
     assert is_shallow(binder)
     memory.run(binder)
     assert y is not None
@@ -120,5 +120,5 @@ def test_others_keep_their_kernel() -> None:
     rows = int(caches.l3 * 0.6) // 4096
     for m, n, k, wanted in [(20, 50, 3, False), (1000, 1000, 9, False), (1000, 1000, 8, True), (rows, 1024, 2, False)]:
         binder = new_binder()
-        MatMulKernel({}).bind(binder, [binder.new(F32, (m, k)), binder.constant(np.ones((k, n), np.float32))])
+        MatMulKernel({}).bind(binder, binder.new(F32, (m, k)), binder.constant(np.ones((k, n), np.float32)))
         assert is_shallow(binder) == wanted, (m, n, k)

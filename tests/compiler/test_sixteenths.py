@@ -10,6 +10,7 @@ import pytest
 from sardonyx.compiler.choice import gemm_choice, sixteenths_choice
 from sardonyx.compiler.choice.gemm_choice import Problem, panel_columns, tile_shape
 from sardonyx.compiler.choice.sixteenths_choice import choose_sixteenths, second_gain, takes_sixteenths
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.quarter_kernel import least_making
 from sardonyx.compiler.llvm.target import host_target
@@ -17,7 +18,6 @@ from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.compiler.native.products.plain_product import PlainProduct
 from sardonyx.compiler.native.products.strassen_step import multiply_sixteenths
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input
 from tests.compiler.machines import described
 from tests.compiler.steps import VARIANTS, Array, Memory
@@ -135,7 +135,7 @@ def test_operators_read_each_row_of_other_operands_once(m: int, monkeypatch: pyt
     operands = (place(memory, bias), place(memory, residual))
     epilogue = Epilogue((total + Input(F32, 2), total.cast(np.float16)), operands)
     a = wide[:, 8 : 8 + k]
-    first, second = MatMulKernel({}).bind(binder, [place(memory, a), binder.constant(b)], epilogue=epilogue)
+    first, second = MatMulKernel({}).bind(binder, place(memory, a), binder.constant(b), epilogue=epilogue)
     assert [step.kernel for step in binder.steps] == ["b_sums", "sixteenths"]
     memory.run(binder, one_by_one=True)
     assert first is not None

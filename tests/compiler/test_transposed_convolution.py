@@ -163,7 +163,7 @@ def test_turned_weights_are_transformed_once() -> None:
     for _ in range(3):
         binder = Binder(first.library, lasting=first.lasting, prepared=first.prepared)
         x = binder.external(0, w.dtype, (1, 32, 16, 16))
-        kernel.bind(binder, [x, binder.constant(w)])
+        kernel.bind(binder, x, binder.constant(w))
         counts.append(len(first.prepared))
     assert counts[0] >= 2  # the turned weights, and what the convolution makes of them
     assert counts[0] == counts[1] == counts[2]

@@ -12,9 +12,9 @@ import onnx_ir as ir
 import pytest
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, find_template
 from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.pooling import pool
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, find_template
 from sardonyx.kernel import expr as e
 from sardonyx.kernel.expr import Input
 from sardonyx.kernel.program import Template
@@ -76,7 +76,7 @@ def outputs_of(
     with pytest.MonkeyPatch.context() as patch:
         if not copied:
             patch.setattr(pool, "_COPIED", 1e-9)
-        results = kernel.bind(binder, [tensor], **more)
+        results = kernel.bind(binder, tensor, **more)
     assert not memory.run(binder, one_by_one=chunks)
     return [memory.read(result).copy() for result in results if result is not None]
 

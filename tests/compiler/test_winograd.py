@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as sx
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES, Scheme, Transforms
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.llvm.types import F32
@@ -22,7 +23,6 @@ from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCal
 from sardonyx.compiler.native.convolution.winograd_calls import declined, predict
 from sardonyx.compiler.native.convolution.winograd_choice import Sizes, choose, cut_of, cuts
 from sardonyx.compiler.native.movement.slices import transposed
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, exp
 from sardonyx.ops.windows import WindowAttributes
 from tests.compiler.machines import described

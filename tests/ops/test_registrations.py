@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.compiler.native import template
+from sardonyx.compiler.kernels import template
 from sardonyx.ops.framework import registry
 from sardonyx.ops.framework.operator import registered
 from sardonyx.ops.framework.registrations import Registrations

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import sardonyx as ort
+from sardonyx.compiler.llvm import generator_version as generator
 from sardonyx.compiler.llvm import library as libraries
 from sardonyx.compiler.llvm.codegen import compile_object
 from sardonyx.compiler.llvm.kernels.engine.executor import emit_executor
@@ -358,15 +359,15 @@ def test_entries_that_vanish_while_the_folder_is_bounded(monkeypatch: pytest.Mon
 
 def test_code_belongs_to_the_source_that_generates_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also to tables whose layout kernels know, though they are written elsewhere."""
-    version = libraries.generator_version.__wrapped__
+    version = generator.generator_version.__wrapped__
     before = version()
     assert version() == before
-    for name in ("builder.py", "executor.py", "execution_contexts.py", "native_plan.py", "expr.py"):
+    for name in ("builder.py", "arguments.py", "executor.py", "execution_contexts.py", "native_plan.py", "expr.py"):
 
         def changed(path: str, mode: str, buffering: int, name: str = name) -> BytesIO:
             return BytesIO(Path(path).read_bytes() + (b"#" if Path(path).name == name else b""))
 
-        monkeypatch.setattr(libraries, "open", changed, raising=False)
+        monkeypatch.setattr(generator, "open", changed, raising=False)
         assert version() != before
     monkeypatch.undo()
     assert version() == before

@@ -32,7 +32,7 @@ from sardonyx.api.options import config_keys
 from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.run_settings import run_settings
 from sardonyx.api.options.session_options import SessionOptions
-from sardonyx.compiler.llvm.library import generator_version
+from sardonyx.compiler.llvm.generator_version import generator_version
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.runtime.files.cache_folder import default_folder
 from sardonyx.runtime.files.engine_file import Bytes, DamagedError

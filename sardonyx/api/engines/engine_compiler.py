@@ -39,7 +39,7 @@ from sardonyx.api.options import config_keys
 from sardonyx.api.options.run_settings import run_settings
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.compiler.bound_plan import native_plans
-from sardonyx.compiler.llvm.library import generator_version
+from sardonyx.compiler.llvm.generator_version import generator_version
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.stored.constant_places import NotStorableError
 from sardonyx.compiler.stored.stored_program import StoredProgram

@@ -17,9 +17,10 @@ class Emitter:
     """A function of a module that writes the text of a kernel, by its name: known by what it is called, as the function
     itself is, and imported when it is called."""
 
-    def __init__(self, module: str, name: str) -> None:
+    def __init__(self, module: str, name: str, arguments: Any = None) -> None:
         self.__module__ = module
         self.__name__ = self.__qualname__ = name
+        self.arguments = arguments
 
     @property
     def function(self) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import threading
 import time
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from sardonyx._version import __version__
-from sardonyx.compiler.llvm.codegen import compile_object, llvm_version
+from sardonyx.compiler.llvm.codegen import compile_object
+from sardonyx.compiler.llvm.generator_version import generator_version
 from sardonyx.compiler.llvm.installed_packs import installed_pack
 from sardonyx.compiler.llvm.jobs import JOBS, Job
 from sardonyx.compiler.llvm.progress import Progress
@@ -23,7 +22,6 @@ from sardonyx.compiler.llvm.target import Target, host_target
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.files.cache_folder import default_folder
 from sardonyx.runtime.files.kernel_cache import KernelCache
-from sardonyx.runtime.files.source_files import source_files
 from sardonyx.runtime.forks import around_forks
 from sardonyx.runtime.helpers import Helpers
 from sardonyx.runtime.native.native_image import NativeImage
@@ -325,24 +323,6 @@ def key_of(module: str, name: str, spec: Any) -> str:
 def full_key(key: str, target: Target) -> str:
     """What a kernel is kept under: its key, and all else that its code depends on."""
     return f"{key}|{target.code_key}|{generator_version()}"
-
-
-@functools.cache
-def generator_version() -> str:
-    """What generated code depends on besides the specification: the versions, and the source of what generates it.
-
-    That is this folder, the expressions that kernels evaluate, and the tables of the runtime that they read.
-    """
-    import hashlib  # OpenSSL's, for all of the source
-
-    digest = hashlib.sha256()
-    here = os.path.dirname(__file__)
-    package = os.path.dirname(os.path.dirname(here))
-    for folder in (here, os.path.join(package, "kernel"), os.path.join(package, "runtime")):
-        for path in source_files(folder):
-            with open(path, "rb", buffering=0) as file:
-                digest.update(os.path.basename(path).encode() + file.read())
-    return f"{__version__}|{llvm_version()}|{digest.hexdigest()}"
 
 
 def why_not_ready(pack: KernelPack) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.expression import supported
 from sardonyx.compiler.native.pointwise import PointwiseKernel
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.optimizers import check_scalars, check_tensor
@@ -36,7 +36,7 @@ class Optimizer(NativeKernel):
                 return problem
         return None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         rate, count, *others = (tensor for tensor in inputs if tensor is not None)
         check_scalars(rate.shape, count.shape)
         each = self.parameters["tensors"](len(others))

@@ -38,10 +38,10 @@ def test_a_network_of_two_layers(in_team: bool) -> None:
     rng = np.random.default_rng(1)
     x, first, second = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 90), (90, 300), (300, 40)))
     binder = Binder(emulated())
-    (hidden,) = MatMulKernel({}).bind(binder, [binder.external(0, F32, x.shape), binder.constant(first)])
+    (hidden,) = MatMulKernel({}).bind(binder, binder.external(0, F32, x.shape), binder.constant(first))
     assert hidden is not None
     (active,) = PointwiseKernel([maximum(Input(F32, 0), 0.0)], [F32]).bind(binder, [hidden])
-    (result,) = MatMulKernel({}).bind(binder, [active, binder.constant(second)])
+    (result,) = MatMulKernel({}).bind(binder, active, binder.constant(second))
     assert result is not None
     bound = binder.finish([result], 1, lambda _, tensor: tensor)
     assert bound.plan.width > 1

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 import sardonyx
-from sardonyx.compiler.native.template import find_template
+from sardonyx.compiler.kernels.template import find_template
 from sardonyx.kernel.program import Template
 from sardonyx.ops.framework.registry import operator_of
 from tests.compiler.steps import VARIANTS, outputs_of

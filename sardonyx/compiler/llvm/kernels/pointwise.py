@@ -14,10 +14,10 @@ import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Value
 from sardonyx.compiler.llvm.expression import emit_abreast, emit_node, emit_working
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, places, runs, share
 from sardonyx.compiler.llvm.kernels.rows.row_access import Access, Operand, lanes_for, types_within
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import type_of
+from sardonyx.compiler.llvm.walk import kernel_frame, places, runs, share
 from sardonyx.kernel.canonical import Canonical
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, walk
 from sardonyx.light_dataclass import dataclass

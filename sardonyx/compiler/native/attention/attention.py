@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.emitters import emitter
 from sardonyx.compiler.native.attention.attention_call import (
     Append,
@@ -23,7 +24,6 @@ from sardonyx.compiler.native.attention.attention_call import (
 )
 from sardonyx.compiler.native.attention.heads_step import appended, new_heads, turn
 from sardonyx.compiler.native.movement.copy import contiguous, copy_into
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact
@@ -174,7 +174,7 @@ class MultiHeadAttentionKernel(NativeKernel):
             return f"a key_padding_mask of {mask.dtype}"
         return dtype_reason([given[0], given[1], given[2], given[3], given[5], given[6], given[7]])
 
-    def bind(self, binder: Binder, inputs: Tensors, *, rounded: bool = False) -> Tensors:
+    def bind(self, binder: Binder, *inputs: Tensor | None, rounded: bool = False) -> Tensors:
         query, key, value, bias, mask, added, past_k, past_v = padded(inputs, 10)[:8]
         assert query is not None
         heads = int(self.parameters["num_heads"])
@@ -330,7 +330,7 @@ class AttentionKernel(NativeKernel):
                 return "an attn_mask wider than the operands"
         return dtype_reason([given[0], given[1], given[2], given[4], given[5]])
 
-    def bind(self, binder: Binder, inputs: Tensors) -> Tensors:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Tensors:
         query, key, value, mask, past_k, past_v, lengths = padded(inputs, 7)
         assert query is not None
         assert key is not None

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.attention.attention import Tensors, dtype_reason, mask_rows, packed_last, padded
 from sardonyx.compiler.native.attention.attention_call import Attention, Heads, heads_of_cache, heads_of_rows
 from sardonyx.compiler.native.attention.heads_step import Rotary, Start, carry, new_heads, turn
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.microsoft.attention_core import all_cached
@@ -42,7 +42,7 @@ class GroupQueryAttentionKernel(NativeKernel):
             return "'do_rotary' without the inputs 'cos_cache' and 'sin_cache'"
         return dtype_reason([query, given[1], given[2], given[3], given[4], given[7], given[8], given[10], sink])
 
-    def bind(self, binder: Binder, inputs: Tensors) -> Tensors:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Tensors:
         given = padded(inputs, 16)
         query, key, value, past_k, past_v, lengths, total = given[:7]
         bias, sink = given[10], given[11]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.native.attention.attention import (
     Masks,
     Tensors,
@@ -16,7 +17,6 @@ from sardonyx.compiler.native.attention.attention import (
 from sardonyx.compiler.native.attention.attention_call import Heads, heads_of_cache, heads_of_rows
 from sardonyx.compiler.native.movement.copy import contiguous, copy_into
 from sardonyx.compiler.native.products.matmul import MatMulKernel
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Input
 from sardonyx.ops.framework.facts import Fact
@@ -42,7 +42,7 @@ class ProjectedAttentionKernel(NativeKernel):
         problem = dtype_reason([given[0], given[1], given[2], given[4], given[5]])
         return problem or self._product.declines(given[:2], ())
 
-    def bind(self, binder: Binder, inputs: Tensors) -> Tensors:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Tensors:
         x, weights, bias, mask, past, added = padded(inputs, 7)[:6]
         assert x is not None
         assert weights is not None
@@ -53,7 +53,7 @@ class ProjectedAttentionKernel(NativeKernel):
             if bias.shape != weights.shape[1:]:
                 raise ValueError(f"input 'bias' is expected to have shape {weights.shape[1:]}, got {bias.shape}")
             epilogue = Epilogue((Input(x.dtype, 0) + Input(bias.dtype, 1),), (bias,))
-        (projected,) = self._product.bind(binder, (x, weights), epilogue=epilogue)
+        (projected,) = self._product.bind(binder, x, weights, epilogue=epilogue)
         assert projected is not None
         return self.attended(binder, projected, mask, past, added)
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.classic.scores import F32
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.gather import Gather
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.rows.reduction import ReductionKernel
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.kernel.expr import Input
 
 # Elements that are looked up in a chunk.
@@ -29,7 +29,7 @@ class PerFeature(NativeKernel):
     shape that does not fit; `reduces`: the expression reduces rows, the last dimension.
     """
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         (data,) = inputs
         assert data is not None
         get = self.parameters
@@ -47,7 +47,7 @@ class PerFeature(NativeKernel):
 class SideBySide(NativeKernel):
     """Rows of all inputs as float32, each cut or filled with 0 to its entry of the parameter `widths`."""
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         given = [tensor for tensor in inputs if tensor is not None]
         widths: tuple[int, ...] = self.parameters["widths"]
         if any(not tensor.shape for tensor in given):
@@ -90,7 +90,7 @@ class ByIndex(NativeKernel):
         super().__init__(parameters)
         self._gather = Gather({"axis": -1})
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, indices = inputs
         assert data is not None
         assert indices is not None
@@ -106,4 +106,4 @@ class ByIndex(NativeKernel):
             indices.offset,
             None if indices.array is None else indices.array.reshape(-1),
         )
-        return list(self._gather.bind(binder, [rows, flat]))
+        return list(self._gather.bind(binder, rows, flat))

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.classic.look_up import LookUpSpec, emit_look_up
 from sardonyx.compiler.llvm.kernels.classic.one_hot import OneHotSpec, emit_one_hot
 from sardonyx.compiler.native.classic.keyed_table import KeyedTable, float_keys, keyed_table
 from sardonyx.compiler.native.classic.scores import F32
 from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous
 from sardonyx.compiler.native.movement.view import reshaped_strides
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.ops.ml.encoding import NO_CATEGORY
 
 # Elements that are looked up in a chunk.
@@ -35,7 +35,7 @@ class LookUp(NativeKernel):
         super().__init__(parameters)
         self._table: KeyedTable | None = None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         (data,) = inputs
         assert data is not None
         get = self.parameters
@@ -70,7 +70,7 @@ class OneHotRows(NativeKernel):
         distinct, from_end = np.unique(categories[::-1], return_index=True)
         self._table = keyed_table(distinct, len(categories) - 1 - from_end, np.array(-1))
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         (data,) = inputs
         assert data is not None
         width, strict = len(self.parameters["categories"]), not self.parameters["zeros"]

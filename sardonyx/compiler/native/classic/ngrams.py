@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.classic.ngrams import ARGUMENTS, NgramSpec, emit_ngrams
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 
@@ -33,7 +33,7 @@ class Ngrams(NativeKernel):
         known = data is not None and data.dtype is not None and numpy_dtype(data.dtype) in _INTEGERS
         return None if known else "only tokens of int32 and int64 are looked up"
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data = inputs[0]
         assert data is not None
         self.parameters["check"](data.shape)

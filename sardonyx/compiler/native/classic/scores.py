@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.native.movement.gather import Gather
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.compiler.native.rows.reduction import ReductionKernel
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import (
     Expr,
     Input,
@@ -126,7 +126,7 @@ def weighted_sums(binder: Binder, rows: Tensor, weights: Array, offsets: Array) 
     epilogue = None
     if offsets.size:
         epilogue = Epilogue((Input(F32, 0) + Input(F32, 1),), (binder.constant(offsets),))
-    (sums,) = MatMulKernel({}).bind(binder, [rows, binder.constant(weights)], epilogue=epilogue)
+    (sums,) = MatMulKernel({}).bind(binder, rows, binder.constant(weights), epilogue=epilogue)
     assert sums is not None
     return sums
 
@@ -182,4 +182,4 @@ def labelled(binder: Binder, winners: Tensor, labels: Array) -> Tensor:
     """The labels (int64) of classes by number."""
     if np.array_equal(labels, np.arange(len(labels))):
         return winners
-    return Gather({"axis": 0}).bind(binder, [binder.constant(labels), winners])[0]
+    return Gather({"axis": 0}).bind(binder, binder.constant(labels), winners)[0]

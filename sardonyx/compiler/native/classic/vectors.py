@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.llvm.kernels.classic.coupling import CouplingSpec, emit_coupled
 from sardonyx.compiler.native.classic.scores import (
     F32,
@@ -29,7 +30,6 @@ from sardonyx.compiler.native.classic.scores import (
 )
 from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.compiler.native.rows.reduction import ReductionKernel
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.kernel.expr import Expr, Input, constant, exp, maximum, minimum, power, reduce, tanh, where
 
 # How near probabilities between two classes come to 0 and 1.
@@ -84,7 +84,7 @@ class SupportVectors:
         elif self._kind == "SIGMOID":
             product = tanh(product)
         (result,) = MatMulKernel({}).bind(  # type: ignore[assignment]
-            binder, [rows, binder.constant(self._columns)], epilogue=Epilogue((product,), ())
+            binder, rows, binder.constant(self._columns), epilogue=Epilogue((product,), ())
         )
         return result
 
@@ -102,7 +102,7 @@ class _Vectors(NativeKernel):
 class SVMScores(_Vectors):
     """The one score of each row, or its sign where `one_class` is set."""
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         (data,) = inputs
         assert data is not None
         scores = self._sums.bind(binder, data)
@@ -121,7 +121,7 @@ class SVMClasses(_Vectors):
     where the higher one lies above (with `reached`: at) it, None: the greater score wins.
     """
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         (data,) = inputs
         assert data is not None
         labels, transform = self.parameters["labels"], self.parameters["transform"]

@@ -16,6 +16,7 @@ import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.choice.gemm_choice import ROWS_OF_PARTS, repays_tiles
+from sardonyx.compiler.kernels.template import Epilogue, JointKernel, NativeKernel, Part, template
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.convolution import bands, scaled_product
 from sardonyx.compiler.native.convolution.algorithm import Algorithm
@@ -30,7 +31,6 @@ from sardonyx.compiler.native.convolution.window_products import WINDOW_PRODUCTS
 from sardonyx.compiler.native.convolution.winograd_calls import WINOGRAD
 from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.products.inner_products import allows_parts, product_of, products_reason
-from sardonyx.compiler.native.template import Epilogue, JointKernel, NativeKernel, Part, template
 from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.windows import WindowAttributes
@@ -91,9 +91,7 @@ class ConvolutionKernel(NativeKernel):
     def rounds_operands(self, target: Target) -> bool:
         return True
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         results = convolve(binder, self.call_of(binder, inputs, epilogue))
         return [_channels_at_end(tensor) for tensor in results] if self.channels_last else results
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.windows import Windows

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.llvm.kernels.sampling.deformed import DeformedSpec, emit_deformed_columns
 from sardonyx.compiler.llvm.types import type_of
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
@@ -19,7 +20,6 @@ from sardonyx.compiler.native.products.gemm_step import multiply
 from sardonyx.compiler.native.products.inner_products import product_of
 from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
 from sardonyx.compiler.native.rows.rows import elements_per_chunk
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Input
 from sardonyx.ops.framework.facts import Fact
@@ -52,9 +52,7 @@ class DeformableConvolution(NativeKernel):
             return f"no kernel for products of {numpy_dtype(x.dtype)}"
         return f"more than {_MOST_DIMENSIONS} spatial dimensions" if x.rank > _MOST_DIMENSIONS + 2 else None
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         x, w, offset, bias, mask = (*inputs, None, None)[:5]
         assert x is not None
         assert w is not None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.sampling.elements import working_type
 from sardonyx.compiler.llvm.kernels.sampling.line_overlaps import MOST_VECTORS, LineOverlapSpec, emit_line_overlaps
 from sardonyx.compiler.llvm.kernels.sampling.overlaps import SPATIAL, OverlapSpec, emit_overlaps
@@ -18,7 +19,6 @@ from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import reshaped, transposed
 from sardonyx.compiler.native.products.inner_products import product_of
 from sardonyx.compiler.native.rows.rows import elements_per_chunk
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.expr import Input
@@ -157,7 +157,7 @@ class Col2Im(NativeKernel):
             return f"more than {SPATIAL} spatial dimensions"
         return None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, image, block = inputs
         assert data is not None
         windows: Windows = self.parameters["windows"](data.shape, integers(image), integers(block))

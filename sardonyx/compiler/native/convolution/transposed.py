@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.sampling.overlaps import SPATIAL
 from sardonyx.compiler.native.convolution.convolution import convolve
@@ -35,7 +36,6 @@ from sardonyx.compiler.native.products.inner_products import product_of, product
 from sardonyx.compiler.native.products.left_rows import OverlappingRows
 from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
 from sardonyx.compiler.native.products.words import as_words
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.kernel.expr import Input
 from sardonyx.ops.convolution import cut_too_much
 from sardonyx.ops.framework.facts import Fact
@@ -65,9 +65,7 @@ class TransposedConvolution(NativeKernel):
         fits = all(rank is not None and rank <= SPATIAL + 2 for rank in ranks)
         return None if fits else f"more than {SPATIAL} spatial dimensions"
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         x, w = inputs[0], inputs[1]
         assert x is not None
         assert w is not None
@@ -280,15 +278,13 @@ class TransposedConvolutionWithPads(NativeKernel):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return TransposedConvolution(self.parameters).declines(inputs, outputs)
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         x, w, pads, bias = (*inputs, None, None)[:4]
         parameters = dict(self.parameters)
         if pads is not None:
             known = self.parameters["with_pads"](integers(pads))
             parameters.update(attributes=known.attributes, place=known.place)
-        return TransposedConvolution(parameters).bind(binder, [x, w, bias], epilogue=epilogue)
+        return TransposedConvolution(parameters).bind(binder, x, w, bias, epilogue=epilogue)
 
 
 def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:

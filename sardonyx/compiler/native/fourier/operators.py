@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.fourier.transform import Rows, Transform, transform_rows
 from sardonyx.compiler.native.movement.copy import contiguous, copy
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.ops.fourier import Frames, signal_axis, transform_length
 
 
@@ -26,7 +26,7 @@ class Dft(NativeKernel):
 
     known_inputs = (1, 2)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         x, given, place = (*inputs, None, None)[:3]
         assert x is not None
         axis = signal_axis(x.shape, _number(place), self.parameters["axis"])
@@ -52,7 +52,7 @@ class Stft(NativeKernel):
 
     known_inputs = (1, 3)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         signal, step, window, length = (*inputs, None, None)[:4]
         assert signal is not None
         frames = Frames.of(signal.shape, _number(step), None if window is None else window.shape, _number(length))

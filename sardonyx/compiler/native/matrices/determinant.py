@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.matrices.determinant import DeterminantSpec, emit_determinant, scratch_bytes
 from sardonyx.compiler.llvm.types import type_of
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.linear_algebra import check_square
@@ -27,7 +27,7 @@ class Determinant(NativeKernel):
         type_ = None if x is None or x.dtype is None else type_of(numpy_dtype(x.dtype))
         return None if type_ is not None and type_.is_float else "no kernel eliminates elements of this type"
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         x = inputs[0]
         assert x is not None
         check_square(x.shape)

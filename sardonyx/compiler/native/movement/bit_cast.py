@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.native.template import NativeKernel, template
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 
@@ -22,7 +22,7 @@ class BitCast(NativeKernel):
             return "elements of less than a byte are converted in NumPy"
         return None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data = inputs[0]
         assert data is not None
         return [Tensor(self.parameters["dtype"], data.shape, data.strides, data.buffer, data.offset)]

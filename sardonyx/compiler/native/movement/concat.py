@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.movement.interleave import MOST_ROWS, ZipSpec, emit_weave
 from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, copy_into
 from sardonyx.compiler.native.movement.slices import part_of
 from sardonyx.compiler.native.rows.rows import laid_out, memory_order, permuted
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.ops.movement import joinable
 from sardonyx.ops.shape import axis_of
 
@@ -33,7 +33,7 @@ class Concat(NativeKernel):
         super().__init__(parameters)
         self.joins: int = parameters["axis"]
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         parts = [tensor for tensor in inputs if tensor is not None]
         first = parts[0]
         axis = axis_of(self.parameters["axis"], len(first.shape))

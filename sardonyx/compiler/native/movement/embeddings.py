@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.movement.gather import rows_of_table
 from sardonyx.compiler.native.rows.reduction import ReductionTemplate
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 
@@ -45,11 +45,11 @@ class EmbedLayerNormalizationKernel(NativeKernel):
         given = [*inputs, *[None] * (_INPUTS - len(inputs))]
         return _no_ids((given[0], given[1], given[8])) or self._sum.declines(inputs, outputs)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
         given = [*inputs, *[None] * (_INPUTS - len(inputs))]
         ids, *_, gamma, beta, mask, places = given
         parts = self._looked_up(binder, given[:5], "position_ids", places)
-        output, total = [*self._sum.bind(binder, [*parts, gamma, beta]), None][:2]
+        output, total = [*self._sum.bind(binder, *parts, gamma, beta), None][:2]
         assert ids is not None
         return output, self._counted(binder, mask, ids.shape[0]), total
 
@@ -83,7 +83,7 @@ class EmbedLayerNormalizationKernel(NativeKernel):
             return None
         if mask is None:
             return binder.constant(np.zeros(batch, np.int32))
-        return self._counts.bind(binder, [mask])[0]
+        return self._counts.bind(binder, mask)[0]
 
 
 @template("embed_layer_normalization_quantized")
@@ -96,11 +96,11 @@ class QEmbedLayerNormalizationKernel(EmbedLayerNormalizationKernel):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return _no_ids(inputs[:2]) or self._sum.declines(inputs, outputs)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
         given = [*inputs, *[None] * (_QUANTIZED_INPUTS - len(inputs))]
         ids, *_, gamma, beta, mask = given[:8]
         parts = self._looked_up(binder, given[:5], "positions")
         numbers = [None if one is None else one.reshaped(()) for one in given[8:]]
-        (output,) = self._sum.bind(binder, [*parts, gamma, beta, *numbers])
+        (output,) = self._sum.bind(binder, *parts, gamma, beta, *numbers)
         assert ids is not None
         return output, self._counted(binder, mask, ids.shape[0])

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Binder, Tensor, row_major
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.movement.gather import (
     ABREAST,
     ElementsSpec,
@@ -18,7 +19,6 @@ from sardonyx.compiler.llvm.kernels.movement.gather import (
 )
 from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous, copy
 from sardonyx.compiler.native.movement.view import reshaped_strides
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.gather_scatter import checked, out_of_bounds
 from sardonyx.ops.shape import axis_of
@@ -44,7 +44,7 @@ def rows_per_chunk(row_bytes: int) -> int:
 class Gather(NativeKernel):
     """Slices of the data along ``axis``, in the order and shape of the indices (int32 or int64)."""
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, indices = inputs[0], inputs[1]
         assert data is not None
         assert indices is not None
@@ -183,7 +183,7 @@ def _gather(
 class GatherND(NativeKernel):
     """Slices whose leading coordinates, behind ``batch_dims`` axes, the last axis of the indices (int64) holds."""
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, indices = inputs[0], inputs[1]
         assert data is not None
         assert indices is not None
@@ -218,7 +218,7 @@ class GatherND(NativeKernel):
 class GatherElements(NativeKernel):
     """For each index the element of the data at its place with the coordinate on ``axis`` replaced."""
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, indices = inputs[0], inputs[1]
         assert data is not None
         assert indices is not None

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.movement.copy import copy_into
 from sardonyx.compiler.native.movement.slices import inside, part_of, spread, stored_order, transposed
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.pad import frame_of
 from sardonyx.ops.rearrange import centred
@@ -112,7 +112,7 @@ class Pad(NativeKernel):
 
     known_inputs = (1, 3)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, *others = inputs
         pads, value, axes = (*others, None, None, None)[:3]
         assert data is not None
@@ -135,7 +135,7 @@ class CenterCropPad(NativeKernel):
 
     known_inputs = (1,)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, sizes = inputs
         assert data is not None
         assert sizes is not None

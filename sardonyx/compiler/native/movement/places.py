@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.movement.places import (
     OneHotSpec,
     ReverseSpec,
@@ -21,7 +22,6 @@ from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous, copy
 from sardonyx.compiler.native.movement.gather import BLOBS, rows_per_chunk
 from sardonyx.compiler.native.movement.slices import part_of, spread
 from sardonyx.compiler.native.pointwise import PointwiseKernel
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel import expr as k
 from sardonyx.kernel.evaluate import working_dtype
@@ -37,7 +37,7 @@ class Triangle(NativeKernel):
 
     known_inputs = (1,)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, diagonal = (*inputs, None)[:2]
         assert data is not None
         if len(data.shape) < 2:
@@ -80,7 +80,7 @@ class OneHot(NativeKernel):
             return f"indices of {dtype} are not compared with whole numbers of 64 bits"
         return None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         indices, depth, values = inputs
         assert indices is not None
         assert depth is not None
@@ -134,7 +134,7 @@ def _whole(binder: Binder, indices: Tensor, size: int) -> Tensor:
 class ReverseSequence(NativeKernel):
     """The first elements of each sequence, as many as the second input (int64) says, in reverse order."""
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, lengths = inputs
         assert data is not None
         assert lengths is not None

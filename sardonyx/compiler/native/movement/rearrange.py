@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Sequence
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.movement.copy import contiguous, copy_into
 from sardonyx.compiler.native.movement.slices import reshaped, transposed
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.ops.movement import repeat_counts
 from sardonyx.ops.space_depth import Rearrangement, depth_to_space_axes, space_to_depth_axes
 
@@ -19,7 +19,7 @@ class Tile(NativeKernel):
 
     known_inputs = (1,)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, repeats = inputs
         assert data is not None
         assert repeats is not None
@@ -38,7 +38,7 @@ class Tile(NativeKernel):
 class DepthToSpace(NativeKernel):
     """(n, c, h, w) to (n, c / b², h·b, w·b), b being the ``blocksize``, channels counted as ``mode`` says."""
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         (data,) = inputs
         assert data is not None
         axes = depth_to_space_axes(data.shape, self.parameters["blocksize"], self.parameters["mode"])
@@ -49,7 +49,7 @@ class DepthToSpace(NativeKernel):
 class SpaceToDepth(NativeKernel):
     """(n, c, h, w) to (n, c·b², h / b, w / b), b being the ``blocksize``, channels counted as ``mode`` says."""
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         (data,) = inputs
         assert data is not None
         axes = space_to_depth_axes(data.shape, self.parameters["blocksize"], self.parameters["mode"])

@@ -10,11 +10,11 @@ import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.box import Box
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.movement.scatter import ScatterSpec, Update, emit_scatter, emit_scatter_elements
 from sardonyx.compiler.llvm.types import BF16, BOOL, F16, Type, type_of
 from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous, copy, copy_into
 from sardonyx.compiler.native.movement.gather import BLOBS, axis_along, describe
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.gather_scatter import out_of_bounds
@@ -61,7 +61,7 @@ class ScatterND(_Scattering):
         super().__init__(parameters)
         self.places_input = 1 if parameters["reduction"] == "none" else None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, indices, updates, numbers = (*inputs, None)[:4]
         assert data is not None
         assert indices is not None
@@ -130,7 +130,7 @@ def _columns(rows: int, row: int) -> int:
 class ScatterElements(_Scattering):
     """Elements of the data are updated at the places of the updates with the coordinate on ``axis`` replaced."""
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, indices, updates = inputs
         assert data is not None
         assert indices is not None

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.windows.folds import Combine
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.pooling.pool import pool
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.kernel import expr as e
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.evaluate import working_dtype
@@ -30,7 +30,7 @@ class LocalResponseKernel(NativeKernel):
             return "the type or the rank of the input is not known before the run"
         return "an input without channels" if x.rank < 2 else None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
         x = inputs[0]
         assert x is not None
         rank, channels = len(x.shape), x.shape[1]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.llvm.expression import supported
 from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Locate
 from sardonyx.compiler.llvm.kernels.windows.frame import DIMENSIONS
@@ -21,7 +22,6 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.native.windows.channel_windows import bind_channel_windows
 from sardonyx.compiler.native.windows.operands import in_places, spread_over
 from sardonyx.compiler.native.windows.row_strips import bind_row_strips, longest, ns_of_strips, strips_fit
@@ -77,9 +77,7 @@ class PoolKernel(NativeKernel):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return _input_reason(inputs[0]) or supported([self.element])
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         x = inputs[0]
         assert x is not None
         if len(x.shape) < 3:
@@ -117,7 +115,7 @@ class LocatedPoolKernel(NativeKernel):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return _input_reason(inputs[0])
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
         x = inputs[0]
         assert x is not None
         rank = len(x.shape)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.pad import Frame, framed
 from sardonyx.compiler.native.movement.scatter import ScatterElements
 from sardonyx.compiler.native.movement.slices import spread
-from sardonyx.compiler.native.template import NativeKernel, template
 
 
 @template("max_unpool")
@@ -21,7 +21,7 @@ class MaxUnpoolKernel(NativeKernel):
 
     known_inputs = (2,)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
         x, indices = inputs[0], inputs[1]
         assert x is not None
         assert indices is not None
@@ -30,7 +30,7 @@ class MaxUnpoolKernel(NativeKernel):
         shape: tuple[int, ...] = self.parameters["shape"](x.shape)
         zeros = spread(binder.constant(np.zeros((1,), x.dtype)), (math.prod(shape),))
         flat = [contiguous(binder, tensor).reshaped((tensor.size,)) for tensor in (indices, x)]
-        (scattered,) = ScatterElements({"axis": 0, "reduction": "none"}).bind(binder, [zeros, *flat])
+        (scattered,) = ScatterElements({"axis": 0, "reduction": "none"}).bind(binder, zeros, *flat)
         result = scattered.reshaped(shape)
         if len(inputs) < 3 or inputs[2] is None or inputs[2].array is None:
             return [result]

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor, row_major
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.native.products.dots_step import suits_dots
 from sardonyx.compiler.native.products.gemm_step import multiply
 from sardonyx.compiler.native.products.inner_products import by_constant, product_of, products_reason
 from sardonyx.compiler.native.products.packed_constants import Packed, in_lines, in_panels, line_step
 from sardonyx.compiler.native.rows.rows import common_shape
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact
@@ -43,9 +43,7 @@ class ProductKernel(NativeKernel):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return products_reason(inputs[:2])
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         a, b = inputs[0], inputs[1]
         assert a is not None
         assert b is not None
@@ -121,9 +119,7 @@ class MatMulKernel(ProductKernel):
 class GemmKernel(ProductKernel):
     """alpha * A x B + beta * C for matrices; C broadcasts to the product. Parameters as above, and `beta`."""
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         a, b = inputs[0], inputs[1]
         c = inputs[2] if len(inputs) > 2 else None
         assert a is not None

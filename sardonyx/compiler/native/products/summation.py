@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.compiler.native.rows.reduction import ReductionKernel, read_as
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.kernel.expr import Expr, Input, Reduce
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact
@@ -53,7 +53,7 @@ class Einsum(NativeKernel):
         alone = set(terms[0]) ^ set(terms[-1])
         return len(terms) == 2 and alone <= set(result)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         terms, result = self.parameters["terms"], self.parameters["result"]
         sizes: dict[Label, int] = {}
         operands = [
@@ -131,7 +131,7 @@ def _product(binder: Binder, left: Named, right: Named, needed: set[Label]) -> N
     width = math.prod(right.size(label) for label in columns)
     a = _ordered(binder, left, [*batch, *rows, *inner], [*outer, height, depth])
     b = _ordered(binder, right, [*batch, *inner, *columns], [*outer, depth, width])
-    (made,) = MatMulKernel({}).bind(binder, [a, b])
+    (made,) = MatMulKernel({}).bind(binder, a, b)
     assert made is not None
     return Named(made.reshaped(sizes), labels)
 

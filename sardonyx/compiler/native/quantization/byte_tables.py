@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.llvm.lookup import BYTES, has_byte_lookup
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.cost import weight
 from sardonyx.kernel.evaluate import evaluate
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, apply, substitute, walk

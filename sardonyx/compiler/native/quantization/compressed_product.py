@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.native.products.inner_products import product_of
 from sardonyx.compiler.native.products.matmul import ProductShape, add_product, as_matrix
 from sardonyx.compiler.native.products.packed_constants import Packed, pack_b
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Input
 from sardonyx.ops.framework.facts import Fact
@@ -40,9 +40,7 @@ class CompressedProductKernel(NativeKernel):
             return "only rows of float32, float16 and bfloat16"
         return None
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         a, codes, scales = inputs[:3]
         assert a is not None
         assert codes is not None

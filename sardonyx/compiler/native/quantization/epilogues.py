@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import Operand
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Expr, Input, substitute
 
 

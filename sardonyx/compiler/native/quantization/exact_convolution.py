@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.native.convolution.convolution import ConvolutionKernel
 from sardonyx.compiler.native.pointwise import PointwiseKernel
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Expr, Input, rint, substitute
 from sardonyx.ops.windows import WindowAttributes
 
@@ -62,7 +62,7 @@ def convolve_exactly(
         )
         operands.extend(epilogue.operands)
     kernel = ConvolutionKernel({"group": group, "attributes": attributes})
-    return kernel.bind(binder, [differences, weights], epilogue=Epilogue(outputs, tuple(operands)))
+    return kernel.bind(binder, differences, weights, epilogue=Epilogue(outputs, tuple(operands)))
 
 
 def wrapped(total: Expr) -> Expr:

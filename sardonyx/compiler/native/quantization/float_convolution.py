@@ -14,6 +14,7 @@ import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.choice.gemm_choice import panels_of
+from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_product import takes_bounded
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32
@@ -24,7 +25,6 @@ from sardonyx.compiler.native.quantization import depthwise_words
 from sardonyx.compiler.native.quantization.byte_windows import Runs
 from sardonyx.compiler.native.quantization.epilogues import joined_epilogue
 from sardonyx.compiler.native.quantization.exact_convolution import for_filters
-from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Expr, Input
 
 _F32, _I32 = np.dtype(np.float32), np.dtype(np.int32)
@@ -112,7 +112,7 @@ def convolve_in_floats(
     settings = binder.settings
     binder.settings = replace(settings, precision="float32", winograd=False, fast_products=False)
     try:
-        found = ConvolutionKernel(parameters).bind(binder, [x, w], epilogue=Epilogue(outputs, tuple(placed)))
+        found = ConvolutionKernel(parameters).bind(binder, x, w, epilogue=Epilogue(outputs, tuple(placed)))
     finally:
         binder.settings = settings
     return [one for one in found if one is not None]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Argument, Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.quantization.gathered_blocks import (
     ARGUMENTS,
     GatheredBlocksSpec,
@@ -15,7 +16,6 @@ from sardonyx.compiler.llvm.kernels.quantization.gathered_blocks import (
 )
 from sardonyx.compiler.llvm.types import type_of
 from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.shape import axis_of
@@ -43,7 +43,7 @@ class GatheredBlocks(NativeKernel):
             return "only blocks of whole bytes"
         return None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, indices, scales, zeros = (*inputs, None)[:4]
         assert data is not None
         assert indices is not None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
@@ -16,7 +17,6 @@ from sardonyx.compiler.native.quantization import float_convolution
 from sardonyx.compiler.native.quantization.byte_convolution import PRODUCT, convolved
 from sardonyx.compiler.native.quantization.byte_windows import OFFSET, signed_weights, unsigned_image
 from sardonyx.compiler.native.quantization.exact_convolution import convolve_exactly, factors_of, single, wrapped
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr, Input
 from sardonyx.ops.framework.facts import Fact
@@ -151,9 +151,7 @@ class ConvIntegerKernel(ByteConvolution):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return self._declines(inputs[0], inputs[1])
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         x, w, x_zero, w_zero = (*inputs, None, None)[:4]
         assert x is not None
         assert w is not None
@@ -182,9 +180,7 @@ class QLinearConvKernel(ByteConvolution):
             return "only results of bytes"
         return self._declines(inputs[0], inputs[3])
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = (*inputs, None)[:9]
         assert x is not None
         assert w is not None

@@ -11,6 +11,7 @@ import numpy as np
 
 from sardonyx.compiler.binding import Argument, Array, Binder, Tensor
 from sardonyx.compiler.choice.gemm_choice import asks_ahead, panel_columns, panels_of, tile_shape
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, TileEpilogue
 from sardonyx.compiler.llvm.kernels.quantization.block_product import (
     BlockProductSpec,
@@ -34,7 +35,6 @@ from sardonyx.compiler.native.products.inner_products import product_of
 from sardonyx.compiler.native.products.matmul import ProductShape, add_product, as_matrix
 from sardonyx.compiler.native.products.packed_constants import Packed, pack_b
 from sardonyx.compiler.native.quantization.epilogues import as_matrix_operands, joined_epilogue
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr, Input
 from sardonyx.light_dataclass import dataclass
@@ -159,9 +159,7 @@ class MatMulNBitsKernel(NativeKernel):
             return "only 2, 4 and 8 bits in blocks of 16 to 256"
         return None
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         a, b, scales, zeros, groups, bias = (*inputs, None, None, None, None)[:6]
         assert a is not None
         assert b is not None

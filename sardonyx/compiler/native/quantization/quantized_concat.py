@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.expression import supported
 from sardonyx.compiler.native.movement.concat import Concat
 from sardonyx.compiler.native.pointwise import PointwiseKernel
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.ops.framework.facts import Fact
 
 
@@ -30,7 +30,7 @@ class QLinearConcatKernel(NativeKernel):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return supported([root for program in self.parameters["programs"] for root in program.outputs])
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         target = [_number(tensor) for tensor in inputs[:2]]
         parts = []
         for program, first in zip(self.parameters["programs"], range(2, len(inputs), 3), strict=True):
@@ -42,7 +42,7 @@ class QLinearConcatKernel(NativeKernel):
                 continue
             operands = [part, *map(_number, own), *target]
             parts += PointwiseKernel(program.outputs, program.inputs).bind(binder, operands)
-        return self._concat.bind(binder, parts)
+        return self._concat.bind(binder, *parts)
 
 
 # A scale between these gives each of 256 steps back what it was, times it and divided by it.

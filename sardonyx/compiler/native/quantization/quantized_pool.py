@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.pooling.pool import PoolKernel
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.kernel.program import Pointwise
 from sardonyx.ops.framework.facts import Fact
 
@@ -29,10 +29,10 @@ class QuantizedPoolKernel(NativeKernel):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return self._pool.declines(inputs, outputs)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
         x = inputs[0]
         assert x is not None
         scale, zero, *after = (None if tensor is None else tensor.reshaped(()) for tensor in inputs[1:])
         read = [x] if zero is None else [x, zero]
         (whole,) = PointwiseKernel(self._whole.outputs, self._whole.inputs).bind(binder, read)
-        return self._pool.bind(binder, [whole, scale, *after])
+        return self._pool.bind(binder, whole, scale, *after)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.expression import supported
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.rows.reduction import ReductionTemplate
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.kernel.program import Pointwise
 from sardonyx.ops.framework.facts import Fact
 
@@ -28,8 +28,8 @@ class QuantizedRowsKernel(NativeKernel):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return self._rows.declines(inputs, outputs) or supported(self._program.outputs)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        (values,) = self._rows.bind(binder, inputs)
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
+        (values,) = self._rows.bind(binder, *inputs)
         assert values is not None
         numbers = [inputs[place] for place in self.parameters["parameters"]]
         operands = [values, *(number.reshaped(()) for number in numbers if number is not None)]

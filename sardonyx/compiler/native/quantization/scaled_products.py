@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.native.attention.projected_attention import ProjectedAttentionKernel
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.integer_matmul import IntegerProduct
 from sardonyx.compiler.native.rows.reduction import ReductionKernel
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.evaluate import evaluate
 from sardonyx.kernel.expr import Expr, Input, constant
@@ -83,9 +83,7 @@ class MatMulIntegerToFloatKernel(ScaledProduct):
         a, b, _, b_scale, a_zero, b_zero, bias = (*inputs, None, None, None)[:7]
         return self._objection(a, b, a_zero, b_zero) or _is_spread(b_scale) or _is_spread(bias)
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         a, b, a_scale, b_scale, a_zero, b_zero, bias = (*inputs, None, None, None)[:7]
         assert a is not None
         assert b is not None
@@ -112,8 +110,7 @@ class DynamicQuantizeMatMulKernel(ScaledProduct):
     def bind(
         self,
         binder: Binder,
-        inputs: Sequence[Tensor | None],
-        *,
+        *inputs: Tensor | None,
         epilogue: Epilogue | None = None,
         into: Tensor | None = None,
     ) -> Sequence[Tensor | None]:
@@ -140,9 +137,7 @@ class QLinearMatMulKernel(ScaledProduct):
             return "only results of bytes"
         return self._objection(a, b, None, b_zero) or _is_spread(b_scale)
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs
         assert a is not None
         assert b is not None
@@ -169,9 +164,7 @@ class QGemmKernel(ScaledProduct):
             return "only results of bytes"
         return self._objection(a, b, a_zero, b_zero) or _is_spread(b_scale)
 
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
         a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = (*inputs, None, None, None)[:9]
         assert a is not None
         assert b is not None
@@ -228,8 +221,8 @@ class QAttentionKernel(NativeKernel):
         problem = self._product.declines([x, weight, x_scale, w_scale, x_zero, w_zero, bias], outputs)
         return problem or self._attention.declines([bias, bias, bias, mask, past], outputs)
 
-    def bind(self, binder: Binder, inputs: Tensors) -> Tensors:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Tensors:
         x, weight, bias, x_scale, w_scale, mask, x_zero, w_zero, past = (*inputs, None, None, None, None)[:9]
-        (projected,) = self._product.bind(binder, [x, weight, x_scale, w_scale, x_zero, w_zero, bias])
+        (projected,) = self._product.bind(binder, x, weight, x_scale, w_scale, x_zero, w_zero, bias)
         assert projected is not None
         return self._attention.attended(binder, projected, mask, past, None)

@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.recurrent.quantized_states import WORD, Quantization
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.integer_matmul import OFFSET, signed
 from sardonyx.compiler.native.quantization.scaled_products import DynamicQuantizeMatMulKernel
 from sardonyx.compiler.native.recurrent.layer import Gates, Layer, Quantized, Sizes, is_constant
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.expr import Input
 from sardonyx.ops.framework.facts import Fact
@@ -45,7 +45,7 @@ class DynamicQuantizeLSTMKernel(NativeKernel):
         x = inputs[0]
         return None if x is not None and x.dtype == ir.DataType.FLOAT else "only sequences of float32"
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
         x, w, r, bias, *others, w_scale, w_zero, r_scale, r_zero = inputs
         assert x is not None
         assert w is not None
@@ -82,7 +82,7 @@ class DynamicQuantizeLSTMKernel(NativeKernel):
         scale, zero = of_columns("W_scale"), of_columns("W_zero_point")
         left = contiguous(binder, x).reshaped((rows, layer.sizes.width))
         both = None if bias is None else _biases(layer, bias).reshaped(shape)
-        self._product.bind(binder, [left, w, scale, zero, both], into=result)
+        self._product.bind(binder, left, w, scale, zero, both, into=result)
         return result
 
     def _states(self, layer: Layer, r: Tensor, parameters: Mapping[str, Tensor]) -> Quantized:

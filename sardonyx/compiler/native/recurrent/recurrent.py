@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.choice.gemm_choice import row_step
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import PanelsSpec, emit_recurrent_panels
 from sardonyx.compiler.llvm.library import KernelLibrary
@@ -19,7 +20,6 @@ from sardonyx.compiler.native.products.gemm_step import multiply
 from sardonyx.compiler.native.products.inner_products import by_constant, product_of
 from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
 from sardonyx.compiler.native.recurrent.layer import HALVES, Gates, Layer, element_type, is_constant
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.evaluate import working_dtype
 from sardonyx.kernel.expr import Expr, Input
@@ -51,7 +51,7 @@ class RecurrentKernel(NativeKernel):
             return "sequence lengths are int32"
         return None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
         x, w, r, bias, *others = every_input(inputs)
         cells: tuple[Cell, ...] = self.parameters["cells"]
         check_shapes(len(cells), cells[0].gates, self.parameters["hidden_size"], x.shape, w.shape, r.shape)

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 from sardonyx.compiler.binding import Address, Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.rows.cumulative import CumulativeSpec, emit_cumulative
 from sardonyx.compiler.llvm.types import BOOL, type_of
 from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.shape import axis_of
@@ -33,7 +33,7 @@ class Cumulative(NativeKernel):
             return "no kernel adds elements of this type"
         return None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, axes = inputs
         assert data is not None
         assert axes is not None

@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.llvm.expression import supported
 from sardonyx.compiler.llvm.kernels.rows.reduction import Form, ReductionSpec, emit_reduction
 from sardonyx.compiler.llvm.kernels.rows.row_access import Access, lanes_for, types_within
@@ -35,7 +36,6 @@ from sardonyx.compiler.native.rows.rows import (
     space_size,
     table_words,
 )
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.traced import larger
 from sardonyx.errors import EngineError
 from sardonyx.kernel.canonical import canonical
@@ -84,9 +84,8 @@ class ReductionTemplate(NativeKernel):
     def bind(
         self,
         binder: Binder,
-        inputs: Sequence[Tensor | None],
+        *inputs: Tensor | None,
         epilogue: Epilogue | None = None,
-        *,
         rounded: bool = False,
     ) -> Sequence[Tensor | None]:
         if epilogue is not None and [*map(type, epilogue.outputs)] == [Input] and not epilogue.operands:

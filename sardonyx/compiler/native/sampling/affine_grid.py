@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.pointwise import PointwiseKernel
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr, Input
 from sardonyx.ops.framework.facts import Fact
@@ -44,7 +44,7 @@ class AffineGrid(NativeKernel):
         dtype = None if theta is None or theta.dtype is None else numpy_dtype(theta.dtype)
         return None if dtype is not None and dtype.name in _COMPUTED else f"no kernel for grids of {dtype}"
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         theta, size = inputs[0], inputs[1]
         assert theta is not None
         assert size is not None

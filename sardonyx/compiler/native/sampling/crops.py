@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from sardonyx.compiler.binding import Binder, Tensor, float_word
+from sardonyx.compiler.kernels.template import template
 from sardonyx.compiler.llvm.kernels.sampling.crops import CropSpec, emit_crops
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.sampling.regions import RegionKernel, type_named
-from sardonyx.compiler.native.template import template
 from sardonyx.ops.framework.facts import Fact
 
 _INDICES = (ir.DataType.INT32, ir.DataType.INT64)
@@ -30,7 +30,7 @@ class CropAndResizeKernel(RegionKernel):
             return "indices of items are int32 or int64"
         return super().declines(inputs, outputs)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         x, regions, indices, size = inputs
         assert x is not None
         assert regions is not None

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.sampling.grid import GridSpec, emit_grid_sample
 from sardonyx.compiler.llvm.kernels.sampling.taps import Neighbours, Padding, TapsSpec
 from sardonyx.compiler.llvm.types import BOOL, F32, F64, Type, type_of
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.rows.rows import elements_per_chunk
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 
@@ -40,7 +40,7 @@ class GridSample(NativeKernel):
                 return f"more than {_MOST_DIMENSIONS} spatial dimensions"
         return None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         x, grid = inputs[0], inputs[1]
         assert x is not None
         assert grid is not None

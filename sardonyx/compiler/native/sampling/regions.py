@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sardonyx.compiler.binding import Binder, Tensor, float_word
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.sampling.regions import (
     AlignSpec,
     RegionMaximumSpec,
@@ -17,7 +18,6 @@ from sardonyx.compiler.llvm.types import Type, type_of
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.rows.rows import elements_per_chunk
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.regions import no_such_item
@@ -67,7 +67,7 @@ class RoiAlignKernel(RegionKernel):
     average, ``half_pixel``, ``samples`` along a bin (0: as many as it is long).
     """
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         x, regions, indices = inputs
         assert x is not None
         assert regions is not None
@@ -103,7 +103,7 @@ class RoiAlignKernel(RegionKernel):
 class MaxRoiPoolKernel(RegionKernel):
     """The maximum of each bin of each region."""
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         x, regions = inputs
         assert x is not None
         assert regions is not None

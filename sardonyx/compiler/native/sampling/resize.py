@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.sampling.nearest import NearestSpec, RepeatSpec, emit_nearest, emit_repeat
 from sardonyx.compiler.llvm.kernels.sampling.resample import (
     MARGIN,
@@ -29,7 +30,6 @@ from sardonyx.compiler.native.movement.gather import BLOBS
 from sardonyx.compiler.native.movement.slices import part_of, spread, stored_order, transposed
 from sardonyx.compiler.native.rows.rows import elements_per_chunk, laid_out
 from sardonyx.compiler.native.sampling.resized_strips import bind_resized_strips
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact
@@ -64,7 +64,7 @@ class Resize(NativeKernel):
             return f"no kernel for weighted sums of {numpy_dtype(x.dtype)}"
         return None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         x = inputs[0]
         assert x is not None
         others = [

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Argument, Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.selection.best import BestSpec, emit_best, emit_single_best, room_for
 from sardonyx.compiler.llvm.kernels.selection.ranks import Ranking
 from sardonyx.compiler.llvm.types import type_of
 from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous
 from sardonyx.compiler.native.rows.rows import permuted
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.selection import checked_k
@@ -33,7 +33,7 @@ class TopK(NativeKernel):
         known = data is not None and data.dtype is not None and type_of(numpy_dtype(data.dtype)) is not None
         return None if known else "no kernel compares elements of this type"
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, axis = inputs[0], self.parameters["axis"]
         assert data is not None
         best = self.parameters["k"]

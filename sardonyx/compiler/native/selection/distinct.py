@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.selection.distinct import DistinctSpec, emit_distinct, emit_distinct_slices
 from sardonyx.compiler.llvm.types import type_of
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.selection.positions import nothing, slices_at
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.shape import axis_of
@@ -37,7 +37,7 @@ class Unique(NativeKernel):
             return "no kernel compares elements of this type"
         return None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data = inputs[0]
         assert data is not None
         data = contiguous(binder, data)

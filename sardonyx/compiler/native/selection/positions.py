@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.selection.positions import (
     CompressSpec,
     CoordinatesSpec,
@@ -19,7 +20,6 @@ from sardonyx.compiler.llvm.kernels.selection.positions import (
 )
 from sardonyx.compiler.llvm.types import type_of
 from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.shape import axis_of
@@ -98,7 +98,7 @@ class NonZero(NativeKernel):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return None if _compares(inputs[0]) else "no kernel compares elements of this type"
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data = inputs[0]
         assert data is not None
         shape = data.shape or (1,)
@@ -128,7 +128,7 @@ class Compress(NativeKernel):
         axis = parameters["axis"]
         self.counted_axes = (0 if axis is None else axis,)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         data, condition = inputs
         assert data is not None
         assert condition is not None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.selection.suppression import (
     SCORES,
     SuppressionSpec,
@@ -17,7 +18,6 @@ from sardonyx.compiler.llvm.kernels.selection.suppression import (
 from sardonyx.compiler.llvm.types import F32
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.selection.positions import nothing
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.ops.selection import checked_boxes
 
 _INT64 = np.dtype(np.int64)
@@ -32,7 +32,7 @@ class NonMaxSuppression(NativeKernel):
     known_inputs = (2,)
     counted_axes = (0,)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         boxes, scores, limit, overlap, least = (*inputs, None, None, None)[:5]
         assert boxes is not None
         assert scores is not None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.classic.scores import (
     F32,
     I64,
@@ -26,7 +27,6 @@ from sardonyx.compiler.native.classic.scores import (
     winner,
     write_pair,
 )
-from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.compiler.native.trees.ensemble import EnsembleWalk
 from sardonyx.compiler.native.trees.named_classes import naming, weights_by_class
 from sardonyx.kernel.expr import Expr, Input, constant, logical_or, where
@@ -55,7 +55,7 @@ class TreeScores(NativeKernel):
         super().__init__(parameters)
         self._walk: EnsembleWalk | None = None
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
         (data,) = inputs
         assert data is not None
         targets, transform = self.parameters["targets"], self.parameters["transform"]
@@ -108,7 +108,7 @@ class TreeClasses(NativeKernel):
             self._walk = EnsembleWalk(forest, classes, "SUM", np.zeros(0))
         return self._walk
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
         (data,) = inputs
         assert data is not None
         labels: Array = self.parameters["labels"]

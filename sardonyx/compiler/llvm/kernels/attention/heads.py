@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.narrow_floats import narrowed, widened
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, I64, Type, type_of
+from sardonyx.compiler.llvm.walk import kernel_frame, share
 from sardonyx.light_dataclass import dataclass
 
 TURN_ARGUMENTS = (

@@ -6,10 +6,10 @@ import numpy as np
 
 from sardonyx.compiler.llvm.builder import minimum
 from sardonyx.compiler.llvm.kernels.classic.key_table import KeyTable, float_key
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, Type, type_of
 from sardonyx.compiler.llvm.values import Value
+from sardonyx.compiler.llvm.walk import kernel_frame
 from sardonyx.light_dataclass import dataclass
 
 _ABREAST = 8

@@ -7,9 +7,9 @@ import numpy as np
 from sardonyx.compiler.llvm.builder import minimum
 from sardonyx.compiler.llvm.kernels.classic.key_table import KeyTable
 from sardonyx.compiler.llvm.kernels.movement.copy import fill_row
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, note
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, I64, U8, type_of
+from sardonyx.compiler.llvm.walk import kernel_frame, note
 from sardonyx.light_dataclass import dataclass
 
 # The first float beyond the integers.

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, nullcontext
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.expression import STRANDS, emit_abreast
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Request, Rows, multiply_tile
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing
@@ -22,6 +21,7 @@ from sardonyx.compiler.llvm.kernels.windows.folds import Columns, Correlate, Cor
 from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I64
+from sardonyx.compiler.llvm.walk import kernel_frame
 from sardonyx.kernel.canonical import Canonical
 from sardonyx.light_dataclass import dataclass
 

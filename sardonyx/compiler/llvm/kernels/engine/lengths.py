@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I32, I64, type_of
+from sardonyx.compiler.llvm.walk import kernel_frame
 
 SPANS_ARGUMENTS = ("spans", "keep", "batch", "keys", "has_starts")
 

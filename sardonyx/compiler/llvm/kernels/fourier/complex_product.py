@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sardonyx.compiler.llvm.builder import Pointer, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, I32, Type
+from sardonyx.compiler.llvm.walk import kernel_frame, share
 from sardonyx.light_dataclass import dataclass
 
 

@@ -12,9 +12,9 @@ from typing import Literal
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.fourier.butterflies import Complex, Elements, Pass, emit_pass, number_at
 from sardonyx.compiler.llvm.kernels.movement.transpose import transposed
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, PTR, Type
+from sardonyx.compiler.llvm.walk import kernel_frame, share
 from sardonyx.light_dataclass import dataclass
 
 # What is done to a row before the passes: nothing; one half of a real row's spectrum is made that of its pairs; or

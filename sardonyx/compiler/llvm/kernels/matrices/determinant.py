@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F64, I64, Type
+from sardonyx.compiler.llvm.walk import kernel_frame, share
 from sardonyx.light_dataclass import dataclass
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import Row, copy_blob, kernel_frame, note, places, runs, share
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, U8, U64, Type
+from sardonyx.compiler.llvm.walk import Row, copy_blob, kernel_frame, note, places, runs, share
 from sardonyx.light_dataclass import dataclass
 
 # Outer places whose rows an index is looked up for once.

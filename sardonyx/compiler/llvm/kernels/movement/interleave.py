@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import Axis, blocks, kernel_frame, places, share
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, U8, Type
+from sardonyx.compiler.llvm.walk import Axis, blocks, kernel_frame, places, share
 from sardonyx.light_dataclass import dataclass
 
 # The steps between elements, and the sizes of inner dimensions, that these kernels take.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sardonyx.compiler.llvm.kernels.movement.copy import fill_row
-from sardonyx.compiler.llvm.kernels.movement.walk import Row, copy_blob, kernel_frame, note, runs, share
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, U8, U64, Type
+from sardonyx.compiler.llvm.walk import Row, copy_blob, kernel_frame, note, runs, share
 from sardonyx.light_dataclass import dataclass
 
 

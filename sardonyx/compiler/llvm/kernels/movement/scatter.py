@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.movement.gather import Addressed, IndexedElements
-from sardonyx.compiler.llvm.kernels.movement.walk import Row, copy_blob, kernel_frame
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, U8, Type
+from sardonyx.compiler.llvm.walk import Row, copy_blob, kernel_frame
 from sardonyx.light_dataclass import dataclass
 
 

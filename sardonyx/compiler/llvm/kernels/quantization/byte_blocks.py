@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.mathematics.rounding import rint
 from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I8, I32, type_of
+from sardonyx.compiler.llvm.walk import kernel_frame, share
 from sardonyx.light_dataclass import dataclass
 
 # Elements that are handled together; blocks are a multiple of them.

@@ -7,10 +7,10 @@ elements of a block share a scale; else neighbours have scales of their own, whi
 from __future__ import annotations
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, as_stored, memory_type
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I32, I64, U8, U64, Type, type_of
+from sardonyx.compiler.llvm.walk import kernel_frame, share
 from sardonyx.light_dataclass import dataclass
 
 # What the words of the kernel's arguments are, in order.

@@ -20,13 +20,13 @@ from collections.abc import Sequence
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.expression import emit_working
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, note
 from sardonyx.compiler.llvm.kernels.products.gemm_product import multiply_bytes
 from sardonyx.compiler.llvm.kernels.recurrent.quantized_states import WORD, Quantization, quantize_state, real_sums
 from sardonyx.compiler.llvm.kernels.recurrent.seats import Turns, take_strands, take_turns
 from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import BLOCK_VECTORS, block_units, half_of, write_units
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I32, I64, U8, U16, U32, Type
+from sardonyx.compiler.llvm.walk import kernel_frame, note
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.recurrent_cells import Cell, Stage
 

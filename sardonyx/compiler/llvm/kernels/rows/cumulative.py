@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.narrow_floats import from_bits, to_bits
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BF16, F16, F32, U8, U16, Type
+from sardonyx.compiler.llvm.walk import kernel_frame, share
 from sardonyx.light_dataclass import dataclass
 
 

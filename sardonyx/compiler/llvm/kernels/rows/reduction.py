@@ -25,7 +25,6 @@ import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.expression import emit_node, emit_working, unrounded, working_type
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, places, runs, share
 from sardonyx.compiler.llvm.kernels.rows.reducing import combined, folded, folded_together, neutral
 from sardonyx.compiler.llvm.kernels.rows.row_access import (
     Access,
@@ -39,6 +38,7 @@ from sardonyx.compiler.llvm.kernels.rows.row_access import (
 from sardonyx.compiler.llvm.kernels.rows.row_passes import RowPasses, available
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, Type, type_of
+from sardonyx.compiler.llvm.walk import kernel_frame, places, runs, share
 from sardonyx.kernel.canonical import Canonical
 from sardonyx.kernel.expr import Constant, Expr, Input, Reduce, RowIndex, RowLength
 from sardonyx.light_dataclass import dataclass

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from sardonyx.compiler.llvm.builder import Function, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
 from sardonyx.compiler.llvm.kernels.sampling.elements import Elements, blocked_loop, working_type
 from sardonyx.compiler.llvm.kernels.sampling.regions import UNROLL, Maps
 from sardonyx.compiler.llvm.mathematics.elements import absolute, copy_sign, exact
 from sardonyx.compiler.llvm.mathematics.rounding import floor
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F64, I64, Type
+from sardonyx.compiler.llvm.walk import kernel_frame
 from sardonyx.light_dataclass import dataclass
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
 from sardonyx.compiler.llvm.kernels.sampling.elements import Elements, vector_loop
 from sardonyx.compiler.llvm.kernels.sampling.taps import Tap, TapsSpec, axis_taps, interpolated
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, U8, Type
+from sardonyx.compiler.llvm.walk import kernel_frame
 from sardonyx.light_dataclass import dataclass
 
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.expression import emit_expression
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, memory_type
 from sardonyx.compiler.llvm.kernels.sampling.elements import Elements, blocked_loop, interleaved, working_type
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, U8, U32, Type, type_of
+from sardonyx.compiler.llvm.walk import kernel_frame, share
 from sardonyx.kernel.canonical import Canonical
 from sardonyx.light_dataclass import dataclass
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, note, share
 from sardonyx.compiler.llvm.kernels.sampling.elements import Elements, blocked_loop, working_type
 from sardonyx.compiler.llvm.mathematics.elements import absolute, copy_sign
 from sardonyx.compiler.llvm.mathematics.rounding import ceil, floor
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F64, I64, U8, U64, Type
+from sardonyx.compiler.llvm.walk import kernel_frame, note, share
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.regions import MOST_SAMPLES
 

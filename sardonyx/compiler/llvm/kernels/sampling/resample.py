@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, places, runs, share
 from sardonyx.compiler.llvm.kernels.sampling.elements import (
     Elements,
     blocked_loop,
@@ -23,6 +22,7 @@ from sardonyx.compiler.llvm.lookup import lookup
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, U8, Type
 from sardonyx.compiler.llvm.values import Variable
+from sardonyx.compiler.llvm.walk import kernel_frame, places, runs, share
 from sardonyx.light_dataclass import dataclass
 
 # How elements of a line are summed: not at all; runs of neighbours, each run by one weight; the same two by two, lines

@@ -7,13 +7,13 @@ for all lines of the result that are weighted sums of it.
 from __future__ import annotations
 
 from sardonyx.compiler.llvm.builder import Function, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, places, share
 from sardonyx.compiler.llvm.kernels.sampling.elements import Elements, sum_of
 from sardonyx.compiler.llvm.kernels.windows.frame import Arguments, divided
 from sardonyx.compiler.llvm.lookup import lookup
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I32, I64, U8, Type
 from sardonyx.compiler.llvm.values import Variable
+from sardonyx.compiler.llvm.walk import kernel_frame, places, share
 from sardonyx.light_dataclass import dataclass
 
 

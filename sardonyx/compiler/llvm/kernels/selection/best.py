@@ -12,10 +12,10 @@ no collecting: each lane keeps its best one, and the first of the best lanes win
 from __future__ import annotations
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.kernels.selection.ranks import Ranking, Sorter, lanes_that, lowest_bit
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, U8, U64
+from sardonyx.compiler.llvm.walk import kernel_frame, share
 from sardonyx.light_dataclass import dataclass
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
 from sardonyx.compiler.llvm.kernels.selection.ranks import Ranking, Sorter
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, U8, Type
 from sardonyx.compiler.llvm.values import Variable
+from sardonyx.compiler.llvm.walk import kernel_frame
 from sardonyx.light_dataclass import dataclass
 
 

@@ -6,10 +6,10 @@ The first counts them block by block; the second adds up the counts before a blo
 from __future__ import annotations
 
 from sardonyx.compiler.llvm.builder import Value
-from sardonyx.compiler.llvm.kernels.movement.walk import Row, kernel_frame, share
 from sardonyx.compiler.llvm.kernels.selection.ranks import lanes_that, lowest_bit
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, U8, Type
+from sardonyx.compiler.llvm.walk import Row, kernel_frame, share
 from sardonyx.light_dataclass import dataclass
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, note
 from sardonyx.compiler.llvm.kernels.selection.ranks import Ranking, Sorter, lanes_that, lowest_bit
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, F32, I64, U8, U32
+from sardonyx.compiler.llvm.walk import kernel_frame, note
 from sardonyx.light_dataclass import dataclass
 
 # The order of scores: NaN comes last, so opposite numbers are compared.

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, F32, F64, I16, I32, I64, U16, U32, U64, type_of
+from sardonyx.compiler.llvm.walk import kernel_frame
 from sardonyx.light_dataclass import dataclass
 
 # Walks that advance side by side; a column of keys has this many rows.

@@ -16,7 +16,6 @@ import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.expression import working_type
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, memory_type
 from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing, storage_of
 from sardonyx.compiler.llvm.kernels.windows.folds import (
@@ -34,6 +33,7 @@ from sardonyx.compiler.llvm.kernels.windows.folds import (
 from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, Taps, spot_of, window_names, within
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64
+from sardonyx.compiler.llvm.walk import kernel_frame, share
 from sardonyx.light_dataclass import dataclass
 
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, U64
+from sardonyx.compiler.llvm.walk import kernel_frame, share
 from sardonyx.light_dataclass import dataclass
 
 # The spatial dimensions that a kernel counts, slowest first; fewer of them have sizes of 1 in front.

@@ -94,10 +94,12 @@ class NativeKernel:
         """Whether, in such sessions, results that the epilogue reads may be in bfloat16, too."""
         return False
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def bind(self, binder: Binder, *inputs: Any, **options: Any) -> Sequence[Tensor | None]:
         """Add the steps for inputs of these shapes and give the outputs; an absent optional output is None.
 
-        An output may be a view of an input. errors.* or ValueError where the shapes contradict the operator.
+        Each kernel names its own inputs, in the operator's order; one that may be absent is `Tensor | None`. `options`
+        are `epilogue` and `rounded`, for kernels that take them. An output may be a view of an input. errors.* or
+        ValueError where the shapes contradict the operator.
         """
         raise NotImplementedError
 
@@ -154,18 +156,21 @@ def template(name: str) -> Callable[[KernelClass], KernelClass]:
 
 
 @functools.cache
-def _registrations() -> Registrations:
-    return Registrations(importlib.import_module("sardonyx.compiler.native"), "template")
+def _registrations() -> Sequence[Registrations]:
+    packages = ("sardonyx.compiler.kernels", "sardonyx.compiler.native")
+    return [Registrations(importlib.import_module(package), "template") for package in packages]
 
 
 def find_template(name: str) -> type[NativeKernel] | None:
     """The class for the templates called `name`, or None."""
-    _registrations().load(name)
+    for one in _registrations():
+        one.load(name)
     return _TABLE.get(name)
 
 
 @functools.cache
 def templates() -> Mapping[str, type[NativeKernel]]:
     """Every template by name."""
-    _registrations().load_all()
+    for one in _registrations():
+        one.load_all()
     return _TABLE

@@ -1,0 +1,1 @@
+"""Attention in every form, rotary embedding and caches."""
