@@ -42,7 +42,7 @@ test: lint $(TRANSFORMERS5)/.installed
 # What depends on the machine, on one with AVX2 and FMA alone. The results also go to a file, for `--add-results`.
 test-avx2: MASK := avx2
 test-avx2: $(VENV)/.dev
-	$(PYTEST) --without-named-targets --junit-xml build/test-avx2.xml tests/ops tests/passes tests/compiler tests/api
+	$(PYTEST) --only-of-the-machine --junit-xml build/test-avx2.xml tests/ops tests/passes tests/compiler tests/api
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -33,9 +33,9 @@ tuned.read_sections = lambda key: {}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--without-named-targets",
+        "--only-of-the-machine",
         action="store_true",
-        help="leave out tests that name the instruction sets that they are of: no mask changes what they find",
+        help="leave out tests that no mask changes: those that name their instruction sets, and those of none",
     )
     parser.addoption(
         "--add-results",
@@ -52,18 +52,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--without-named-targets"):
+    if not config.getoption("--only-of-the-machine"):
         return
-    named = [item for item in items if _names_its_target(item)]
-    if named:
-        config.hook.pytest_deselected(items=named)
-        items[:] = [item for item in items if not _names_its_target(item)]
+    others = [item for item in items if _is_of_any_machine(item)]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if not _is_of_any_machine(item)]
 
 
-def _names_its_target(item: pytest.Item) -> bool:
-    """By a mark, or by a parameter `variant`, which is the name of one."""
+def _is_of_any_machine(item: pytest.Item) -> bool:
+    """By a mark, or by a parameter `variant`, which is the name of an instruction set."""
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    return item.get_closest_marker("names_targets") is not None or bool(parameters.get("variant"))
+    marks = ("names_targets", "machine_neutral")
+    return any(item.get_closest_marker(mark) for mark in marks) or bool(parameters.get("variant"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

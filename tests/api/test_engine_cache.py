@@ -24,6 +24,8 @@ from sardonyx.runtime.files import engine_file
 from sardonyx.runtime.files.machine_file import machine_key, write_section
 from tests.api.engine_models import IDS, ROWS, engines_in, expected, is_stored, keeps_every_engine, wait, write_model
 
+pytestmark = pytest.mark.machine_neutral
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

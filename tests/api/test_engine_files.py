@@ -33,6 +33,8 @@ from sardonyx.runtime.native.native_image import NativeImage
 from sardonyx.runtime.native_plan import StepColumn
 from tests.api.engine_models import IDS, engines_in, expected, sealed_in, write_model
 
+pytestmark = pytest.mark.machine_neutral
+
 SIZES = (7, 12)
 PROFILES = [shape_profiles.parse(f"ids:1,{size},64") for size in SIZES]
 

@@ -19,6 +19,8 @@ from sardonyx.api.engines.engine_compiler import NotCompilableError, compile_eng
 from tests.api.engine_models import is_stored, keeps_every_engine, sealed_in, wait
 from tests.api.program_models import PROGRAMS, Program
 
+pytestmark = pytest.mark.machine_neutral
+
 
 @pytest.fixture(params=PROGRAMS)
 def program(request: pytest.FixtureRequest) -> Program:

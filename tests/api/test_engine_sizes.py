@@ -23,6 +23,8 @@ from sardonyx.compiler.stored import sized_plans
 from tests.api.size_models import check_alike, feeds, session, write_transformer
 from tests.api.test_engine_files import is_compiled_later
 
+pytestmark = pytest.mark.machine_neutral
+
 NO_ENGINE = {"sardonyx.engine_cache": "0"}
 LENGTHS = "ids:1x1,1x16,1x80"
 BOTH = "ids:1x1,1x9,3x12"

@@ -18,6 +18,7 @@ from sardonyx.compiler.llvm.library import library
 from sardonyx.runtime.files.kernel_cache import KernelCache
 
 pytestmark = [
+    pytest.mark.machine_neutral,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning"),
 ]

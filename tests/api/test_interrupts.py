@@ -16,9 +16,12 @@ import pytest
 import sardonyx as ort
 from sardonyx import errors
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(time, "pthread_getcpuclockid"), reason="the system has no POSIX signals, or no clocks of threads"
-)
+pytestmark = [
+    pytest.mark.machine_neutral,
+    pytest.mark.skipif(
+        not hasattr(time, "pthread_getcpuclockid"), reason="the system has no POSIX signals, or no clocks of threads"
+    ),
+]
 
 # y = x + rounds: some, or more than anybody lives to see.
 COUNTING = """<ir_version: 9, opset_import: ["" : 20]>

@@ -21,6 +21,8 @@ from sardonyx.runtime.files.engine_file import read_content
 from tests.api.engine_models import engines_in, is_stored, keeps_every_engine, wait
 from tests.api.size_models import check_alike, feeds, session, write_transformer
 
+pytestmark = pytest.mark.machine_neutral
+
 NO_ENGINE = {"sardonyx.engine_cache": "0"}
 OFF = {"sardonyx.engine_new_sizes": "0"}
 TENSOR = ValueKind("tensor", "tensor(float)", None)

@@ -19,6 +19,8 @@ from sardonyx.runtime import file_state
 from tests.api.test_engine_cache import wait
 from tests.api.test_memory_report import WIDTH, layers, packed_bytes, run, session
 
+pytestmark = pytest.mark.machine_neutral
+
 
 @pytest.fixture(autouse=True)
 def _engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

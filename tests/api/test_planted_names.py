@@ -34,7 +34,10 @@ from tests.api.engine_models import (
     write_model,
 )
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="links and pipes are those of POSIX")
+pytestmark = [
+    pytest.mark.machine_neutral,
+    pytest.mark.skipif(os.name != "posix", reason="links and pipes are those of POSIX"),
+]
 
 TEXT = b"of somebody else"
 

@@ -18,6 +18,8 @@ from sardonyx.api.running import settled_plans
 from tests.api.engine_models import engines_in, is_stored, keeps_every_engine, wait
 from tests.api.test_settled_plans import MODEL, check, model, session, settled
 
+pytestmark = pytest.mark.machine_neutral
+
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -21,6 +21,8 @@ from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.tuning import ceilings
 from sardonyx.tuning.ceilings import Ceilings
 
+pytestmark = pytest.mark.machine_neutral
+
 Array = np.ndarray[Any, Any]
 
 # As an exporter writes "squeeze the second axis if it is one": behind it no rank is known.

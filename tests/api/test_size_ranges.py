@@ -10,6 +10,8 @@ from sardonyx.api.building.signature import Declared, Dim, ValueKind
 from sardonyx.api.engines.shape_profiles import completed, parse
 from sardonyx.api.engines.size_ranges import Shapes, SizeRanges
 
+pytestmark = pytest.mark.machine_neutral
+
 TENSOR = ValueKind("tensor", "tensor(float)", None)
 
 

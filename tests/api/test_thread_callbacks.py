@@ -20,6 +20,8 @@ from sardonyx import errors
 from sardonyx.runtime.threads.team_words import MemberField
 from tests.runtime.workers import PATIENCE
 
+pytestmark = pytest.mark.machine_neutral
+
 MODEL = onnx.parser.parse_model(
     '<ir_version: 9, opset_import: ["" : 20]> agraph (float[n, 256] x) => (float[n, 256] y) '
     "{ a = Exp(x) b = Softmax(a) y = Add(b, x) }"

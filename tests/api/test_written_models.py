@@ -15,7 +15,10 @@ import sardonyx as ort
 from sardonyx import errors
 from tests.api.engine_models import IDS, expected, keeps_every_engine, wait, write_model
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="the system keeps mapped files from being written to")
+pytestmark = [
+    pytest.mark.machine_neutral,
+    pytest.mark.skipif(os.name != "posix", reason="the system keeps mapped files from being written to"),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,8 @@ from sardonyx.compiler.llvm.cpu_features import AMX, AVX2, AVX512, BASELINE_X86,
 from sardonyx.compiler.llvm.target import Caches, Target, host_targets, x86_64_targets
 from sardonyx.datasets import get_example
 
+pytestmark = pytest.mark.machine_neutral
+
 ALL = frozenset((*AVX512, "avx512vnni", "avx512bf16", *AMX))
 
 

@@ -9,10 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import sardonyx.compiler
 from sardonyx.compiler.llvm import runtime_functions
 from sardonyx.compiler.llvm.emitters import Emitter, emitter
 from sardonyx.compiler.llvm.library import key_of
+
+pytestmark = pytest.mark.machine_neutral
 
 
 def test_every_emitter_is_the_function_that_it_names() -> None:

@@ -22,6 +22,8 @@ from sardonyx.runtime.files.kernel_cache import KernelCache
 from sardonyx.runtime.files.kernel_pack import KernelPack, write_pack
 from tests.api.models import add_and_multiply
 
+pytestmark = pytest.mark.machine_neutral
+
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 

@@ -128,10 +128,10 @@ def host_steps(session: ort.InferenceSession) -> list[tuple[str, str | None]]:
     return [(name, reason) for name, reason in found if name not in ("If", "Loop", "Scan")]
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("variant", KERNELS)
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize("name", list(OPERATORS))
-def test_an_operator_rounds_once(name: str, dtype: str, kernels: str) -> None:
+def test_an_operator_rounds_once(name: str, dtype: str, variant: str) -> None:
     small = OPERATORS[name]
     narrow = typed(small.model, dtype)
     inputs = {key: array.astype(DTYPES[dtype]) for key, array in small.inputs({}).items()}
@@ -140,7 +140,7 @@ def test_an_operator_rounds_once(name: str, dtype: str, kernels: str) -> None:
         with pytest.raises(errors.InvalidGraph, match="Type Error"):
             ort.InferenceSession(narrow.SerializeToString(), options())
         return
-    session = ort.InferenceSession(narrow.SerializeToString(), options(kernels))
+    session = ort.InferenceSession(narrow.SerializeToString(), options(variant))
     assert host_steps(session) == []
     found = session.run(None, inputs)
     wide = typed(narrow, "float64", dtype).SerializeToString()

@@ -26,6 +26,8 @@ from sardonyx.runtime.files.kernel_cache import KernelCache
 from sardonyx.runtime.threads import processors
 from tests.api.session_models import FLOAT, model, value
 
+pytestmark = pytest.mark.machine_neutral
+
 PATIENCE = 120.0  # seconds after which a thread hangs
 
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from sardonyx.ops.framework import computer_algebra, dims, polynomial, polynomial_text
 from sardonyx.ops.framework.facts import Dim, known, unknown_dim
 
+pytestmark = pytest.mark.machine_neutral
+
 B, S, P = (ir.SymbolicDim(name) for name in ("batch", "seq", "past"))
 
 

@@ -13,6 +13,8 @@ from tests.ops import exact_integers
 from tests.ops.microsoft import peer
 from tests.ops.microsoft.quantized import random, scale
 
+TYPES = [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)]
+
 
 def parameters(generator: np.random.Generator, columns: int | None, dtype: type) -> tuple[Any, Any]:
     """A scale and a zero point, one for each column where `columns` is given."""
@@ -21,7 +23,7 @@ def parameters(generator: np.random.Generator, columns: int | None, dtype: type)
     return np.asarray(steps_), np.asarray(generator.integers(0, 100, shape)).astype(dtype)
 
 
-@pytest.mark.parametrize(("a_type", "b_type"), [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)])
+@pytest.mark.parametrize(("a_type", "b_type"), TYPES)
 @pytest.mark.parametrize(
     ("left", "right"),
     [((5, 7), (7, 9)), ((2, 3, 5, 16), (16, 8)), ((2, 4, 6), (2, 6, 3)), ((1, 300), (300, 1)), ((0, 3), (3, 2))],
@@ -88,14 +90,22 @@ def test_unsigned_matmul_integer_16() -> None:
     np.testing.assert_array_equal(found, np.full((2, 2), 3 * 40000 * 30000, np.uint64).astype(np.uint32))
 
 
-@pytest.mark.parametrize(("a_type", "b_type"), [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)])
-@pytest.mark.parametrize("transposed", range(4))
-@pytest.mark.parametrize("per_column", [True, False])
-@pytest.mark.parametrize("quantised", [True, False])
-@pytest.mark.parametrize("bias", [None, (9,), (5, 9), (1, 9)])
+BIASES = [None, (9,), (5, 9), (1, 9)]
+# Kernels by type, scales, result and bias, each with one of the transpositions; every pair of values is among them.
+QGEMMS = [
+    (types, (place + row + 2 * per_column + quantised) % 4, bool(per_column), bool(quantised), bias)
+    for place, types in enumerate(TYPES)
+    for row, bias in enumerate(BIASES)
+    for per_column in (0, 1)
+    for quantised in (0, 1)
+]
+
+
+@pytest.mark.parametrize(("types", "transposed", "per_column", "quantised", "bias"), QGEMMS)
 def test_qgemm(
-    a_type: type, b_type: type, transposed: int, per_column: bool, quantised: bool, bias: tuple[int, ...] | None
+    types: tuple[type, type], transposed: int, per_column: bool, quantised: bool, bias: tuple[int, ...] | None
 ) -> None:
+    a_type, b_type = types
     generator = np.random.default_rng(4)
     a = random(generator, a_type, *((7, 5) if transposed & 1 else (5, 7)))
     b = random(generator, b_type, *((9, 7) if transposed & 2 else (7, 9)))
