@@ -178,11 +178,11 @@ class _Arena:
 
 # A range of memory that a step touched: its space, start and end, the buffer that lies there, whether the caller did it
 # alone, and its group.
-_Touch = tuple[int, int, int, Buffer, bool, int]
+_Touch = tuple[int, int, int, Buffer, int, int]
 
 
 def find_barriers(
-    steps: Sequence[BoundStep], offsets: Mapping[Buffer, int], alone: Sequence[bool] | None = None
+    steps: Sequence[BoundStep], offsets: Mapping[Buffer, int], alone: Sequence[int] | None = None
 ) -> list[bool]:
     """Before which steps the team must meet: where a step touches what another thread may still be writing or reading.
 
@@ -193,7 +193,7 @@ def find_barriers(
     """
     ranges: dict[Buffer, tuple[int, int, int, Buffer]] = {}
 
-    def touches(refs: Sequence[int], step: BoundStep, alone: bool) -> list[_Touch]:
+    def touches(refs: Sequence[int], step: BoundStep, alone: int) -> list[_Touch]:
         buffers, group = step.buffers, step.group
         own = [buffers[ref] for ref in step.form.written_refs] if group else ()
         found: list[_Touch] = []

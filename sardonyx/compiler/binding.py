@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from sardonyx.compiler.bound_step import (
     StepForm,
     Tensor,
     float_word,
-    nanoseconds_of,
     row_major,
 )
 from sardonyx.compiler.branches import side_by_side
@@ -40,9 +39,6 @@ from sardonyx.runtime.memory.arena_layout import ALIGNMENT
 from sardonyx.runtime.memory.mapped_pages import release_pages
 from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.settings import DEFAULT, RunSettings
-
-if TYPE_CHECKING:
-    from sardonyx.compiler.pieces import PieceMaker
 
 __all__ = [
     "FAULT_BYTES",
@@ -65,9 +61,6 @@ __all__ = [
 
 # Steps whose kernels take less than this many nanoseconds are not worth a second thread.
 SMALL_STEP_NS = 2000
-
-# Formulas that are made while one plan is bound: each takes about as long as to bind a few operations.
-MOST_FORMULAS = 8
 
 # Two words of a fault: whether there is one, and the number that is wrong.
 FAULT_BYTES = 16
@@ -120,13 +113,12 @@ class Binder:
     settled: int = 0  # how many values were given a place in others
     slices: Sequence[Slice | None] = ()  # where outputs of what is being bound lie in results of Concats
     whole: Buffer | None = None  # the result of a Concat that is being bound, where it has memory already
-    piece: PieceMaker | None = None  # takes the steps as numbers, where nobody needs the steps
-    formulas: int = MOST_FORMULAS  # how many formulas are made at most of what is bound
+    is_symbolic: bool = False  # whether sizes are traced numbers
 
-    def beside(self) -> Binder:
+    def beside(self, *, is_symbolic: bool) -> Binder:
         """One that collects steps of its own, with the same constants that were made from others."""
-        kept = {"lasting": self.lasting, "prepared": self.prepared, "shares": self.shares}
-        return Binder(self.library, self.settings, self.rehearses, self.label, self.origin, **kept)  # type: ignore[arg-type]
+        kept = {"lasting": self.lasting, "prepared": self.prepared, "shares": self.shares, "is_symbolic": is_symbolic}
+        return Binder(self.library, self.settings, False, self.label, self.origin, **kept)  # type: ignore[arg-type]
 
     @property
     def target(self) -> Target:
@@ -199,10 +191,6 @@ class Binder:
             nbytes = sum([tensor.nbytes for tensor in (*reads, *writes)])
         function = self.library.kernel(emit, spec)
         alone = 1 // chunks if self.settings.branches == 1 else 0  # for a traced number, whether it is 1 or more
-        if self.piece is not None:
-            took = nanoseconds_of(flops, nbytes)
-            self.piece.add(function.address, arguments, reads, writes, self._group, chunks, claim, alone, took)
-            return
         self.steps.append(
             BoundStep.of(
                 self.label,
@@ -210,14 +198,15 @@ class Binder:
                 arguments,
                 reads,
                 writes,
-                _replaced(writes, read_first),
+                () if self.is_symbolic else _replaced(writes, read_first),
                 self.origin,
                 self._group,
+                self.is_symbolic,
                 chunks=chunks,
                 claim=claim,
                 flops=flops,
                 nbytes=nbytes,
-                alone=alone == 1,
+                alone=alone,
                 kernel=emit.__name__.removeprefix("emit_"),
                 detail=detail,
                 arithmetic=arithmetic,
@@ -298,7 +287,7 @@ class Binder:
         """Whether `part`, computed by the steps so far, will lie where `room` does, both contiguous: no copy needed.
 
         Possible where it is the whole of a buffer in the arena that has no place yet and `room` is aligned. No step
-        may write to `part` from then on. A small part is copied: outlines know no buffers inside others.
+        may write to `part` from then on. A small part is copied: symbolic plans know no buffers inside others.
         """
         if part.nbytes < SETTLED_BYTES:
             return False

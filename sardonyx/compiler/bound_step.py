@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sardonyx.compiler.llvm.library import Kernel
+from sardonyx.compiler.traced import Traced
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.forks import free_in_child
 from sardonyx.runtime.memory.constant_memory import constant_empty
@@ -21,6 +22,8 @@ Array = np.ndarray[Any, Any]
 
 # How a tensor looks: its dtype, shape, strides and offset.
 Look = tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...], int]
+
+_NUMBERS = (int, Traced)
 
 # Contents of up to so many bytes are compared, larger ones must be the same array.
 COMPARED_BYTES = 256
@@ -64,8 +67,7 @@ class Tensor:
     """A value for given shapes: `strides` count elements, `offset` bytes from the start of the buffer.
 
     Nobody changes one: it is not frozen because that makes its construction three times as dear. `array` holds the
-    contents where they are known while binding: constants, and what follows from shapes alone. `number` is for
-    `replay.Looks`: 0, or the same for tensors that look the same.
+    contents where they are known while binding: constants, and what follows from shapes alone.
     """
 
     dtype: np.dtype[Any]
@@ -74,7 +76,6 @@ class Tensor:
     buffer: Buffer
     offset: int = 0
     array: Array | None = None
-    number: int = 0
 
     @property
     def look(self) -> Look:
@@ -208,7 +209,7 @@ class ComputedConstant(Tensor):
         shape = tuple(shape)
         self.dtype, self.shape, self.strides = dtype, shape, row_major(shape)
         self.buffer = ComputedBuffer(compute, math.prod(shape) * dtype.itemsize, identity, hold)
-        self.offset = self.number = 0
+        self.offset = 0
 
     @property
     def array(self) -> Array:  # type: ignore[override]
@@ -276,9 +277,10 @@ Detail = str | Callable[[], str]
 class StepForm:
     """A step without its buffers, which it knows by number: the same for every layer that does the same.
 
-    `words` are the arguments, int64, with 0 where an address goes; `places` says where those go: the word, the number
-    of the buffer and the offset in bytes. `reads` and `writes` say how the tensors look that it touches, `read_refs`
-    and `written_refs` in which buffers they lie. What it writes may lie where one of `replaced_refs` does.
+    `words` are the arguments, int64, with 0 where an address goes; a step that was bound for symbolic sizes has them as
+    `symbols`. `places` says where addresses go: the word, the number of the buffer and the offset in bytes. `reads` and
+    `writes` say how the tensors look that it touches, `read_refs` and `written_refs` in which buffers they lie. What it
+    writes may lie where one of `replaced_refs` does.
     """
 
     function: Kernel
@@ -293,10 +295,11 @@ class StepForm:
     replaced_refs: tuple[int, ...] = ()
     flops: float = 0.0
     nbytes: float = 0.0
-    alone: bool = False  # the thread that called does it, in order with others like it
+    alone: int = 0  # 1: the thread that called does it, in order with others like it
     kernel: str = ""  # which kernel it is
     detail: Detail = ""  # how that works here, in words
     arithmetic: str = ""  # the machine's inner product that bounds it; empty: multiply-adds of its results' type
+    symbols: tuple[int, ...] = ()
 
     @property
     def nanoseconds(self) -> float:
@@ -324,21 +327,22 @@ class BoundStep:
         replaced: Sequence[Tensor],
         origin: Any,
         group: int,
+        is_symbolic: bool = False,
         **others: Any,
     ) -> BoundStep:
         """A step with these arguments, of which `writes` may lie where one of `replaced` does; `others` are fields of
-        `StepForm`. OverflowError where an argument exceeds 64 bits."""
+        `StepForm`. OverflowError if an argument exceeds 64 bits, unless the step `is_symbolic`."""
         refs: dict[Buffer, int] = {}
         words: list[int] = []
         places: list[tuple[int, int, int]] = []
         for argument in arguments:
-            if isinstance(argument, int):
+            if isinstance(argument, _NUMBERS):
                 words.append(argument)
             else:
                 places.append((len(words), refs.setdefault(argument.buffer, len(refs)), argument.offset))
                 words.append(0)
         try:
-            packed = struct.pack(f"{len(words)}q", *words)
+            packed = b"" if is_symbolic else struct.pack(f"{len(words)}q", *words)
         except struct.error as error:
             raise OverflowError(str(error)) from error
         form = StepForm(
@@ -350,6 +354,7 @@ class BoundStep:
             read_refs=tuple([refs.setdefault(one.buffer, len(refs)) for one in reads]),
             written_refs=tuple([refs.setdefault(one.buffer, len(refs)) for one in writes]),
             replaced_refs=tuple([refs[one.buffer] for one in replaced]),
+            symbols=tuple(words) if is_symbolic else (),
             **others,
         )
         return BoundStep(label, form, list(refs), origin, group)
@@ -399,7 +404,7 @@ class BoundStep:
 
     @property
     def alone(self) -> bool:
-        return self.form.alone
+        return bool(self.form.alone)
 
     @property
     def kernel(self) -> str:
@@ -419,10 +424,10 @@ def nanoseconds_of(flops: float, nbytes: float) -> float:
     return 100 + flops / 50 + nbytes / 20
 
 
-def tensor_over(buffer: Buffer, look: Look, array: Array | None = None, number: int = 0) -> Tensor:
+def tensor_over(buffer: Buffer, look: Look, array: Array | None = None) -> Tensor:
     """A tensor of this look over `buffer`."""
     dtype, shape, strides, offset = look
-    return Tensor(dtype, shape, strides, buffer, offset, array, number)
+    return Tensor(dtype, shape, strides, buffer, offset, array)
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:

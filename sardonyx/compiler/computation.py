@@ -11,7 +11,7 @@ import onnx_ir as ir
 from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.interpret import render
 from sardonyx.compiler.lowering import Lowered
-from sardonyx.compiler.new_sizes.picked_sizes import PickedSizes
+from sardonyx.compiler.picked_sizes import PickedSizes
 from sardonyx.kernel.dtypes import NARROW_FLOATS, TINY_INTEGERS
 from sardonyx.kernel.evaluate import PRIMITIVES
 from sardonyx.kernel.expr import Apply, Expr, Input

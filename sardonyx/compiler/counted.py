@@ -19,7 +19,7 @@ from sardonyx.compiler.fusion import Group
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.native.movement.copy import copy
-from sardonyx.compiler.segment import BoundOperation, Operation, OperationError, failure
+from sardonyx.compiler.operation import BoundOperation, Operation, OperationError, failure
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.settings import RunSettings
 

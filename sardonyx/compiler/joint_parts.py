@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sardonyx.compiler.joint_results import Slice
-from sardonyx.compiler.segment import Operation
+from sardonyx.compiler.operation import Operation
 
 # The dimensions of a value by its number, as far as they are known without a run.
 ShapeOf = Callable[[int], Sequence[Any] | None]

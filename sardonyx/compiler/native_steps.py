@@ -14,8 +14,9 @@ from sardonyx.compiler.binding import Array, Bound, Fault
 from sardonyx.compiler.likely_shapes import likely_shapes
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.native_resources import NativeResources
+from sardonyx.compiler.operation import BoundOperation, OperationError, failure
 from sardonyx.compiler.planner import Compilation
-from sardonyx.compiler.segment import BoundOperation, OperationError, Segment, failure
+from sardonyx.compiler.segment import Segment
 from sardonyx.compiler.segment_build import build_segment
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.light_dataclass import dataclass

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from sardonyx.compiler.binding import Array
 from sardonyx.compiler.computation import Computation, Given
 from sardonyx.compiler.fusion import Group
-from sardonyx.compiler.new_sizes.picked_sizes import PickedSizes
+from sardonyx.compiler.picked_sizes import PickedSizes
 from sardonyx.kernel.program import Pointwise
 
 

@@ -22,13 +22,15 @@ from sardonyx.compiler.native.movement.copy import contiguous, copy
 from sardonyx.compiler.native.movement.view import apply_view
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.needed_values import Needs, shape_alone
-from sardonyx.compiler.new_sizes.picked_sizes import picked_sizes
-from sardonyx.compiler.new_sizes.structure import structure_of
+from sardonyx.compiler.operation import Operation, PairOperation
 from sardonyx.compiler.pairs import Pair, averaged, check_operands, pairs_of, part_of
+from sardonyx.compiler.picked_sizes import picked_sizes
+from sardonyx.compiler.recording import Tensors
 from sardonyx.compiler.rounded_results import round_results
-from sardonyx.compiler.segment import Operation, PairOperation, Segment, Tensors
+from sardonyx.compiler.segment import Segment
 from sardonyx.compiler.slice_places import slice_places
 from sardonyx.compiler.spread_rows import find_spread
+from sardonyx.compiler.structure import structure_of
 from sardonyx.graph.computed_tensor import ComputedTensor
 from sardonyx.graph.constants import is_constant
 from sardonyx.graph.types import numpy_dtype
@@ -263,7 +265,7 @@ def _passed_through(groups: Sequence[Group], is_own: Callable[[ir.Value], bool])
 
 
 def _own(binder: Binder, tensor: Tensor) -> Tensor:
-    """A copy of what a run brings. The plan would copy it as well, but outlines know steps of operations alone."""
+    """A copy of what a run brings. The plan would copy it, too, but a symbolic one knows steps of operations alone."""
     return tensor if tensor.is_known else copy(binder, tensor)
 
 

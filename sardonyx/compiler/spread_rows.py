@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from sardonyx.compiler.choice.gemm_choice import row_step
 from sardonyx.compiler.joint_parts import ShapeOf
 from sardonyx.compiler.joint_results import Slice
-from sardonyx.compiler.segment import Operation
+from sardonyx.compiler.operation import Operation
 
 
 def find_spread(operations: Sequence[Operation], shape_of: ShapeOf, outer: Callable[[int], bool]) -> dict[int, Slice]:

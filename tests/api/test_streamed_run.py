@@ -381,7 +381,7 @@ def test_batches_in_rounds() -> None:
     assert check(session(content, sardonyx__cpu__batch_items="2"), given) in (["early", "last"], ["last", "early"])
 
 
-def test_plans_that_follow_an_outline_know_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_symbolic_plans_know_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     made = session()
     for rows in (2, 3, 4):
         check(made, feed(rows))

@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 def bound_one_by_one(segment: Segment, *asked: Any) -> tuple[Bound, dict[int, Array]]:
     """What `Segment.bind` gives for what is `asked`, where every operation is bound for these sizes."""
     ordinary = replace(segment)
-    ordinary._outlines = None
+    ordinary._symbolic = None
     return ordinary.bind(*asked)
 
 

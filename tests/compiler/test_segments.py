@@ -80,7 +80,7 @@ def test_values_that_are_used_late_keep_their_memory(mode: ort.ExecutionMode) ->
 def test_a_product_lies_where_what_is_added_to_it_did(text: str, values: int) -> None:
     names = sorted({name for name in ("y", "z") if f"{name} =" in text})
     outputs = ", ".join(f"float[64, 64] {name}" for name in names)
-    parallel = ort.ExecutionMode.ORT_PARALLEL  # plans of sequential ones may follow an outline, which does not do that
+    parallel = ort.ExecutionMode.ORT_PARALLEL  # plans of sequential ones may be symbolic, which do not do that
     made = session(f"(float[64, 64] x, float[64, 64] w) => ({outputs}) {{ {text} }}", parallel)
     (step,) = made._sess._plan.steps
     assert isinstance(step.call, NativeSegment)

@@ -1,4 +1,4 @@
-"""Every small model of open sizes: plans by formulas of sizes and by outlines are those of binding each operation."""
+"""Every small model of open sizes: symbolic plans are those of binding each operation."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_other_sizes_are_bound_as_the_first(name: str, monkeypatch: pytest.Monke
 
     def comparing(self: Segment, *asked: Any, **others: Any) -> tuple[Bound, dict[int, Array]]:
         found = bind(self, *asked, **others)
-        is_outlined = self._outlines is not None and not others
-        if is_outlined and found[0].writers is not None:  # not in rounds
+        is_symbolic = self._symbolic is not None and not others
+        if is_symbolic and found[0].writers is not None:  # not in rounds
             assert_alike(found[0], bound_one_by_one(self, *asked)[0])
         return found
 
     def one_by_one(self: Segment, *asked: Any, **others: Any) -> tuple[Bound, dict[int, Array]]:
-        return bind(self, *asked, **others) if self._outlines is None else bound_one_by_one(self, *asked)
+        return bind(self, *asked, **others) if self._symbolic is None else bound_one_by_one(self, *asked)
 
     results = []
     for way in (comparing, one_by_one):

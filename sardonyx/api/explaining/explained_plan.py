@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sardonyx.compiler.binding import BoundStep, Stretch
     from sardonyx.compiler.fusion import Group
     from sardonyx.compiler.lowering import Lowered
-    from sardonyx.compiler.segment import BoundOperation
+    from sardonyx.compiler.operation import BoundOperation
     from sardonyx.tuning.ceilings import Ceilings
 
 # Runs stop here even where more were asked for, once there are a few.

@@ -9,7 +9,7 @@ number of items.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,11 +17,9 @@ from sardonyx.compiler.batches.batch_size import NotSeparableError
 from sardonyx.compiler.binding import Binder, Tensor, row_major
 from sardonyx.compiler.bound_step import Buffer
 from sardonyx.compiler.lowering import Lowered
+from sardonyx.compiler.operation import BoundOperation, Operation
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.operator import Elementwise
-
-if TYPE_CHECKING:
-    from sardonyx.compiler.segment import BoundOperation, Operation
 
 Tensors = Sequence["Tensor | None"]
 Values = dict[int, "Tensor | None"]

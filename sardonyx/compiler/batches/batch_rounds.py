@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,15 +26,13 @@ from sardonyx.compiler.batches.batch_size import NotSeparableError, batch_in_rou
 from sardonyx.compiler.batches.batch_tables import Place, Turn, aligned, joined
 from sardonyx.compiler.binding import Binder, Bound, BoundStep, Stretch, Tensor
 from sardonyx.compiler.native.movement.copy import copy
+from sardonyx.compiler.segment_operations import SegmentOperations
 from sardonyx.light_dataclass import dataclass
-
-if TYPE_CHECKING:
-    from sardonyx.compiler.segment import Segment
 
 Shapes = Sequence[Sequence[int]]
 
 
-def bind_in_rounds(segment: Segment, shapes: Shapes) -> Bound | None:
+def bind_in_rounds(segment: SegmentOperations, shapes: Shapes) -> Bound | None:
     """The plan of a segment for a batch that is done in rounds; None where it is better done as a whole.
 
     NotSeparableError where rounds are out of the question, and with whatever error a kernel refuses its inputs.
@@ -80,7 +78,7 @@ class _Piece:
 class _Rounds:
     """A segment, a batch of its inputs, and what a single item of it looks like."""
 
-    def __init__(self, segment: Segment, shapes: Shapes, batch: int) -> None:
+    def __init__(self, segment: SegmentOperations, shapes: Shapes, batch: int) -> None:
         self._segment = segment
         self._batch = batch
         self._shapes = [tuple(shape[1:]) for shape in shapes]

@@ -1,4 +1,4 @@
-"""Formulas give for other sizes what binding gives: the same words, in the same steps, over the same tensors."""
+"""Variants give for other sizes what binding gives: the same words, in the same steps, over the same tensors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from onnx import numpy_helper, parser
 import sardonyx as ort
 from sardonyx import errors
 from sardonyx.compiler.native_steps import BoundSegment
-from sardonyx.compiler.new_sizes import formulas
-from sardonyx.compiler.new_sizes.formulas import Formulas
-from sardonyx.compiler.new_sizes.outline import Outline
-from sardonyx.compiler.new_sizes.recording import Recording
-from sardonyx.compiler.new_sizes.route import Route, RoutedWalk, Routes
 from sardonyx.compiler.segment import Segment
+from sardonyx.compiler.symbolic import plan as symbolic_plan
+from sardonyx.compiler.symbolic import variants
+from sardonyx.compiler.symbolic.plan import SymbolicPlan, SymbolicPlans
+from sardonyx.compiler.symbolic.variants import Sized, Variant, VariantMaker
 from sardonyx.runtime.native.native_segment import NativeSegment
 from sardonyx.runtime.native_plan import StepColumn
 from tests.compiler.plans import assert_alike, bound_one_by_one
@@ -68,7 +67,7 @@ PLACES = """(float[b, n, 64] x) => (float[b, n, 64] y) {
     column = Unsqueeze (places, axis)
     y = Add (soft, column)
 }"""
-# The same of integers, which are numbers of a formula where there are few.
+# The same of integers, which are numbers of a variant where there are few.
 TURNS = """(float[b, n, 64] x) => (float[b, n, 64] y) {
     kept = Relu (x)
     soft = Softmax (kept)
@@ -126,40 +125,36 @@ def feeds(b: int, n: int) -> dict[str, Array]:
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each operation that was looked for: whether a formula gave it."""
+    """Of each operation of symbolic plans that was looked for: whether a variant gave it."""
     outcomes: list[bool] = []
-    find = Formulas.find
+    by_variant, bound = SymbolicPlan._by_variant, SymbolicPlan._bound
 
-    def noting(self: Formulas, *others: Any) -> Recording | None:
-        recording = find(self, *others)
-        outcomes.append(recording is not None)
-        return recording
+    def looking(self: SymbolicPlan, *others: Any) -> Any:
+        outcome = by_variant(self, *others)
+        outcomes.extend([True] * (outcome is not None))
+        return outcome
 
-    def walking(self: Route, *others: Any) -> tuple[RoutedWalk, Outline] | None:
-        before = len(outcomes)
-        routed = walk(self, *others)
-        if routed is not None:
-            outcomes.extend([True] * (len(routed[0].words) - (len(outcomes) - before)))
-        return routed
+    def binding(self: SymbolicPlan, *others: Any) -> Any:
+        outcomes.append(False)
+        return bound(self, *others)
 
-    walk = Route.walk
-    monkeypatch.setattr(Formulas, "find", noting)
-    monkeypatch.setattr(Route, "walk", walking)
+    monkeypatch.setattr(SymbolicPlan, "_by_variant", looking)
+    monkeypatch.setattr(SymbolicPlan, "_bound", binding)
     return outcomes
 
 
 @pytest.fixture
-def routed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each plan for which there might have been a route: whether there was one."""
+def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each plan that might have been evaluated: whether it was."""
     outcomes: list[bool] = []
-    walk = Routes.walk
+    evaluate = SymbolicPlans.evaluate
 
-    def noting(self: Routes, *others: Any) -> tuple[RoutedWalk, Outline] | None:
-        found = walk(self, *others)
+    def noting(self: SymbolicPlans, *others: Any) -> Any:
+        found = evaluate(self, *others)
         outcomes.append(found is not None)
         return found
 
-    monkeypatch.setattr(Routes, "walk", noting)
+    monkeypatch.setattr(SymbolicPlans, "evaluate", noting)
     return outcomes
 
 
@@ -181,7 +176,7 @@ def test_plans_are_those_of_binding(model: bytes, precision: str, threads: int, 
     assert sum(found) > 0.6 * len(found)
 
 
-def test_long_inputs_are_bound_by_formulas_alone(model: bytes, found: list[bool]) -> None:
+def test_long_inputs_are_bound_by_variants_alone(model: bytes, found: list[bool]) -> None:
     segment = segment_of(session_of(model))
     for n in range(120, 144):
         segment.bind(shapes_of(1, n))
@@ -191,24 +186,24 @@ def test_long_inputs_are_bound_by_formulas_alone(model: bytes, found: list[bool]
     assert found.count(False) <= 0.1 * len(found)
 
 
-def test_long_inputs_take_a_route(model: bytes, routed: list[bool]) -> None:
+def test_long_inputs_are_evaluated(model: bytes, evaluated: list[bool]) -> None:
     segment = segment_of(session_of(model))
     for n in range(120, 144):
         segment.bind(shapes_of(1, n))
-    routed.clear()
+    evaluated.clear()
     for n in range(144, 160):
         assert_same_plan(segment, shapes_of(1, n))
-    assert routed.count(False) <= 1
+    assert evaluated.count(False) <= 1
 
 
-def test_what_is_computed_from_results_is_on_the_route(routed: list[bool]) -> None:
+def test_what_is_computed_from_results_is_evaluated(evaluated: list[bool]) -> None:
     text = f'<ir_version: 10, opset_import: ["" : 20]>\nagraph {PLACES}'
     session = session_of(parser.parse_model(text).SerializeToString())
     source = native(session).plan_for(((1, 128, 64),)).source
     assert isinstance(source, BoundSegment)
     for n in (100, 90, 91):
         assert_same_plan(source.segment, [(1, n, 64)])
-    routed.clear()
+    evaluated.clear()
     for n in (102, 103, 150, 20, 1, 17, 5, 300):
         assert_same_plan(source.segment, [(1, n, 64)])
         x = np.random.default_rng(n).standard_normal((1, n, 64)).astype(np.float32)
@@ -216,23 +211,23 @@ def test_what_is_computed_from_results_is_on_the_route(routed: list[bool]) -> No
         exact = np.exp(np.maximum(x, 0).astype(np.float64))
         wanted = exact / exact.sum(-1, keepdims=True) + np.arange(n)[:, None]
         np.testing.assert_allclose(found, wanted, rtol=1e-5)  # type: ignore[arg-type]
-    assert sum(routed) > 0.5 * len(routed)
+    assert sum(evaluated) > 0.5 * len(evaluated)
 
 
-def test_inputs_of_the_same_kinds_have_routes_of_their_own(routed: list[bool]) -> None:
+def test_values_on_the_way_may_be_of_several_kinds(evaluated: list[bool]) -> None:
     """What is computed on the way is numbers where it is short, as for a token, and an array where it is long."""
     text = f'<ir_version: 10, opset_import: ["" : 20]>\nagraph {TURNS}'
     source = native(session_of(parser.parse_model(text).SerializeToString())).plan_for(((1, 128, 64),)).source
     assert isinstance(source, BoundSegment)
     for n in (100, 90, 91, 5, 6):
         assert_same_plan(source.segment, [(1, n, 64)])
-    routed.clear()
+    evaluated.clear()
     for n in (5, 6, 92, 5, 93):
         assert_same_plan(source.segment, [(1, n, 64)])
-    assert all(routed)
+    assert all(evaluated)
 
 
-def test_recurrent_layers_have_formulas(found: list[bool]) -> None:
+def test_recurrent_layers_have_variants(found: list[bool]) -> None:
     text = """(float[n, b, 16] x) => (float[n, 2, b, 40] y, float[2, b, 40] h) {
         y, h = LSTM <hidden_size = 40, direction = "bidirectional"> (x, w, r, bias) }"""
     made = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\nagraph {text}')
@@ -260,7 +255,7 @@ def test_determinants_of_new_sizes() -> None:
         np.testing.assert_allclose(found, np.linalg.det(x.astype(np.float64)), rtol=1e-4)  # type: ignore[arg-type]
 
 
-def test_products_of_quarters_have_formulas(found: list[bool]) -> None:
+def test_products_of_quarters_have_variants(found: list[bool]) -> None:
     """Where they pay, a wide product takes quarters in long inputs."""
     text = '<ir_version: 10, opset_import: ["" : 20]> wide (float[1, n, 384] x) => (float[1, n, 1536] y) {'
     made = parser.parse_model(f"{text} y = MatMul (x, w) }}")
@@ -276,21 +271,21 @@ def test_products_of_quarters_have_formulas(found: list[bool]) -> None:
     assert found.count(False) <= 0.1 * len(found)
 
 
-def test_one_outline_serves_steps_of_one_chunk_and_of_many(model: bytes, routed: list[bool]) -> None:
+def test_one_layout_serves_steps_of_one_chunk_and_of_many(model: bytes, evaluated: list[bool]) -> None:
     segment = segment_of(session_of(model, threads=2))
     patterns = set()
     for n in (120, 130, 8, 250, 1, 60, 17, 100):
         steps = segment.bind(shapes_of(1, n))[0].plan.steps
         patterns.add((steps[:, StepColumn.CHUNKS] == 1).tobytes())
     assert len(patterns) > 1
-    assert routed.count(False) <= 2
-    assert segment._outlines is not None
-    assert len(segment._outlines._known) == 1
+    assert evaluated.count(False) <= 2
+    assert segment._symbolic is not None
+    assert len(segment._symbolic._layouts) == 1
 
 
 def test_results_have_the_same_bits(model: bytes) -> None:
     session, plain = session_of(model), session_of(model)
-    segment_of(plain)._outlines = None
+    segment_of(plain)._symbolic = None
     for n in (128, 120, 121, 130, 140, 7, 65, 66, 1, 33, 250):
         for got, wanted in zip(session.run(None, feeds(1, n)), plain.run(None, feeds(1, n)), strict=True):
             np.testing.assert_array_equal(got, wanted)
@@ -298,7 +293,7 @@ def test_results_have_the_same_bits(model: bytes) -> None:
 
 def test_wrong_indices_and_sizes_are_told_as_ever(model: bytes) -> None:
     session, plain = session_of(model), session_of(model)
-    segment_of(plain)._outlines = None
+    segment_of(plain)._symbolic = None
     for n in range(100, 110):
         session.run(None, feeds(1, n))
     indices, sizes = feeds(1, 111), feeds(1, 112)
@@ -313,13 +308,13 @@ def test_wrong_indices_and_sizes_are_told_as_ever(model: bytes) -> None:
         assert messages[0] == messages[1]
 
 
-def test_what_has_no_formula_is_not_tried_for_ever(model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_no_variant_is_not_tried_for_ever(model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
     def none(*others: Any) -> None:
         tried.append(others)
 
-    monkeypatch.setattr(formulas, "_formula", none)
+    monkeypatch.setattr(VariantMaker, "traced", none)
     segment = segment_of(session_of(model))
     for n in range(100, 140):
         segment.bind(shapes_of(1, n))
@@ -331,7 +326,7 @@ def test_what_has_no_formula_is_not_tried_for_ever(model: bytes, monkeypatch: py
 
 
 @pytest.mark.parametrize("moment", ["while it is made", "when it is asked"])
-def test_binding_takes_the_place_of_a_formula_that_fails(
+def test_binding_takes_the_place_of_a_variant_that_fails(
     model: bytes, monkeypatch: pytest.MonkeyPatch, moment: str, found: list[bool]
 ) -> None:
     """Whatever a kernel does with sizes, the session gives its results."""
@@ -340,9 +335,9 @@ def test_binding_takes_the_place_of_a_formula_that_fails(
         raise TypeError("no number")
 
     if moment == "while it is made":
-        monkeypatch.setattr(formulas.Trace, "made", fail)
+        monkeypatch.setattr(variants.Trace, "made", fail)
     else:
-        monkeypatch.setattr(formulas.Trace, "function", lambda *others: fail)
+        monkeypatch.setattr(variants.Trace, "function", lambda *others: fail)
     session = session_of(model)
     for n in (128, 64, 200, 33, 90, 150):
         for mine, right in zip(session.run(None, feeds(1, n)), session_of(model).run(None, feeds(1, n)), strict=True):
@@ -351,30 +346,33 @@ def test_binding_takes_the_place_of_a_formula_that_fails(
     assert not any(found)
 
 
-def test_formulas_are_dropped_beyond_their_number(model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formulas, "MOST_FAMILIES", 3)
+def test_there_are_so_many_variants_at_most(model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(symbolic_plan, "MOST_VARIANTS", 1)
     segment = segment_of(session_of(model))
-    for n in range(100, 120):
+    for n in (*range(1, 60, 3), *range(100, 120)):
         assert_same_plan(segment, shapes_of(1, n))
-    assert len(segment._replays.formulas._families) <= 3
+    assert segment._symbolic is not None
+    assert segment._symbolic._plan is not None
+    found = [one for stage in segment._symbolic._plan.stages for one in stage.variants.values()]
+    assert found
+    assert all(len(one) == 1 for one in found)
 
 
 def test_messages_of_faults_tell_the_sizes_of_their_run(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "g (float[n, 4] x, int64[m, 1] places) => (float[m, 4] y) { s = Softmax (x)  y = GatherND (s, places) }"
     model = parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    routed: list[bool] = []
-    walk = Routes.walk
+    sized: list[Sized | None] = []
+    compute = Variant.sized
 
-    def noting(self: Routes, *given: Any) -> Any:
-        found = walk(self, *given)
-        routed.append(found is not None and all(stage.family.formulas for stage in found[0].value._route._stages))
-        return found
+    def noting(self: Variant, *given: Any) -> Any:
+        sized.append(compute(self, *given))
+        return sized[-1]
 
-    monkeypatch.setattr(Routes, "walk", noting)
+    monkeypatch.setattr(Variant, "sized", noting)
     for n in range(5, 12):
         x = np.zeros((n, 4), np.float32)
         session.run(None, {"x": x, "places": np.array([[n - 1], [0]])})
         with pytest.raises(errors.OnnxRuntimeError, match=f"{n + 3}.*{n - 1}"):
             session.run(None, {"x": x, "places": np.array([[0], [n + 3]])})
-    assert routed[-1]
+    assert sized[-1] is not None

@@ -1,25 +1,24 @@
-"""Operations that are computed while binding, for new sizes: a stretch of them at a time, over arrays."""
+"""Shape programs: the operations of a symbolic plan that are computed while it is evaluated, over arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, MutableMapping, Sequence
 from operator import is_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.bound_step import COMPARED_BYTES
-
-if TYPE_CHECKING:
-    from sardonyx.compiler.segment import Operation
+from sardonyx.compiler.operation import Operation
 
 Values = dict[int, "Tensor | None"]
 Arrays = MutableMapping[int, Array]
 
 
-class Reckoning:
-    """What such operations, in order, come to. Only those of their values that others read become tensors: `wanted`.
+class ShapeProgram:
+    """What such operations, in order, compute. Only those of their values that others read become tensors: `wanted`.
 
-    What gets the same arrays or shapes as the last time, as do most sizes of a decoder, gives the same arrays again.
+    Whatever gets the same arrays or shapes as the last time, as do most operations of a decoder, gives the same arrays
+    again.
     """
 
     def __init__(self, operations: Sequence[Operation], wanted: Container[int]) -> None:
@@ -28,7 +27,7 @@ class Reckoning:
 
     def run(self, binder: Binder, value: Callable[[int], Tensor | None], arrays: Arrays, values: Values) -> bool:
         """Compute from what `value` gives, and from the `arrays` that were computed before, to which these come; the
-        `values` get tensors. False where an operation refuses its inputs."""
+        `values` get tensors. False if an operation refuses its inputs."""
         try:
             for step in self._steps:
                 step.run(value, arrays)

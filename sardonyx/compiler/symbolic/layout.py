@@ -1,44 +1,29 @@
-"""Outlines: what the plans of one segment for different sizes have in common.
+"""Layouts of symbolic plans: what the plans of one segment for different sizes have in common.
 
-For other sizes a segment takes nearly always the same steps over buffers of other sizes. An outline is what follows
-from which steps touch which buffers, whatever their sizes: where buffers lie in the arena, before which steps the
-team meets, which words hold addresses. With it, a plan for new sizes takes one binding for each kind of operation,
-such as the equal ones of all layers, and a few operations on whole tables.
-
-Nothing is taken for granted. Operations of one kind have to look the same again, and their bindings have to touch the
-same buffers as before: where it is not so, the segment is bound in the ordinary way.
+For other sizes a segment takes nearly always the same steps over buffers of other sizes. A layout is what follows from
+which steps touch which buffers, whatever their sizes: where buffers lie in the arena, before which steps the team
+meets, which words hold addresses. With it, the numbers of a plan are put in place by a few operations on whole tables.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, overload
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol, overload
 
 import numpy as np
 
 from sardonyx.compiler.assembly import find_barriers, lay_out
-from sardonyx.compiler.binding import Array, Binder, Buffer, Tensor
+from sardonyx.compiler.binding import Array, Buffer, Tensor
 from sardonyx.compiler.bound_step import BoundStep
-from sardonyx.compiler.new_sizes.course import Course, NotOutlinedError, Values, Walk
-from sardonyx.compiler.new_sizes.looks import Looks
-from sardonyx.compiler.new_sizes.recording import Recording
-from sardonyx.compiler.new_sizes.replay import Replays
-from sardonyx.compiler.new_sizes.route import NoOutlineError, RoutedWalk, Routes
-from sardonyx.compiler.pieces import STEP_NUMBERS, Piece, Rows, Words
+from sardonyx.compiler.operation import BoundOperation
+from sardonyx.compiler.recording import Recording
+from sardonyx.compiler.symbolic.template import STEP_NUMBERS, Columns, StepTemplate, Words
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.forks import free_in_child
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT
 from sardonyx.runtime.native_plan import FIXUP_WORDS, STEP_WORDS, NativePlan, StepColumn, StepFlag
 
-if TYPE_CHECKING:
-    from sardonyx.compiler.segment import BoundOperation, Operation
-
-# Outlines of a segment; beyond, all are dropped.
-MOST_OUTLINES = 64
-# So many plans of a segment without an outline, and none is made any more. That of a long prompt may have none where
-# those of single tokens do.
-_MOST_FAILURES = 4
 # Where something has grown, all gets one of so many parts more than it needs, so that it may grow on.
 _SPARE_PART = 8
 # A layout that is stretched may take so many times the memory of one for the same sizes.
@@ -55,7 +40,7 @@ _BARRIER = int(StepFlag.BARRIER)
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A plan that was bound in the ordinary way: all that an outline is made of."""
+    """A plan that was bound operation by operation: all that a layout is made of."""
 
     operations: Sequence[BoundOperation]
     steps: Sequence[BoundStep]
@@ -98,14 +83,47 @@ class _Layout:
     dense: float  # bytes of an arena for one of the room, where nothing is stretched
 
 
-class Outline:
+class NoLayoutError(Exception):
+    """A plan that shares no layout: it holds more than whole buffers in the arena and what crosses its border."""
+
+
+class Numbers(Protocol):
+    """The numbers of a plan for some sizes: one of each for every kind of operation, in order."""
+
+    @property
+    def words(self) -> Sequence[bytes]:
+        """The words of its steps."""
+
+    @property
+    def numbers(self) -> Words:
+        """Their other numbers, joined."""
+
+    @property
+    def nanoseconds(self) -> Sequence[float]:
+        """What a thread takes."""
+
+    @property
+    def scratch_bytes(self) -> int:
+        """What the largest step needs."""
+
+    @property
+    def constants(self) -> Sequence[Array]:
+        """What the plan keeps alive."""
+
+    def value(self, number: int) -> Tensor | None:
+        """A value of the segment."""
+
+
+class PlanLayout:
     """What those plans have in common whose operations are of these kinds and touch buffers as in the sample.
 
-    `fixed` are the numbers of the model's constants, `steps` the sample's over buffers of the outline's own.
-    NotOutlinedError where there is none.
+    `templates` has the steps of each kind. `fixed` are the numbers of the model's constants, `steps` the sample's over
+    buffers of the layout's own. NoLayoutError if there is none.
     """
 
-    def __init__(self, sample: Sample, kinds: Sequence[int], fixed: Collection[int]) -> None:
+    def __init__(
+        self, sample: Sample, kinds: Sequence[int], templates: Sequence[StepTemplate], fixed: Collection[int]
+    ) -> None:
         self._lock = free_in_child(threading.Lock())
         self._kinds = [kind for kind in kinds if kind >= 0]
         self._constants = tuple(sample.constants)
@@ -119,30 +137,30 @@ class Outline:
         arena: list[int] = []
         constant: list[int] = []
         if sample.operations and sample.operations[-1].end != len(sample.steps):  # others stand between them
-            raise NotOutlinedError
+            raise NoLayoutError
         steps = [self._over_copies(step, sample) for step in sample.steps]
-        rows = Rows(list(_pieces_by_kind(sample, kinds).values()))
+        columns = Columns(templates)
         spare, first, count = len(self._buffers), 0, 0
         for bound, kind in zip(sample.operations, kinds, strict=True):
             own, first = sample.steps[first : bound.end], bound.end
             recording = bound.recording
             if recording is None:
                 if own or bound.operation.structure is not None:
-                    raise NotOutlinedError
+                    raise NoLayoutError
                 continue
             local = self._local(recording, own)
             self._check(bound, recording, local, fixed)
-            piece = recording.piece
-            rows.add(kind)
-            owners[0] += [count] * piece.steps
-            owners[1] += [count] * len(piece.places)
-            places += [local[ref] for ref in piece.places]
-            arena += [local.get(ref, spare) for ref in piece.arena]
-            constant += [local.get(ref, spare) for ref in piece.constants]
+            template = templates[kind]
+            columns.add(kind)
+            owners[0] += [count] * template.steps
+            owners[1] += [count] * len(template.places)
+            places += [local[ref] for ref in template.places]
+            arena += [local.get(ref, spare) for ref in template.arena]
+            constant += [local.get(ref, spare) for ref in template.constants]
             count += 1
         if first != len(sample.steps):
-            raise NotOutlinedError
-        self._rows = rows.all()
+            raise NoLayoutError
+        self._columns = columns.all()
         self._step_owner, self._place_owner = (np.array(each, np.int64) for each in owners)
         self._places, self._arena, self._constant = (np.array(each, np.int64) for each in (places, arena, constant))
         self.steps = steps
@@ -158,7 +176,7 @@ class Outline:
                 root, _ = buffer.settled()
                 is_note = root.kind == "output" and root.index == sample.outputs
                 if root is not buffer and not is_note:
-                    raise NotOutlinedError
+                    raise NoLayoutError
                 number = self._numbers[buffer] = len(self._buffers)
                 self._buffers.append(Buffer(buffer.nbytes) if buffer.kind == "arena" and not is_note else buffer)
             own.append(self._buffers[number])
@@ -167,7 +185,6 @@ class Outline:
     def _local(self, recording: Recording, steps: Sequence[BoundStep]) -> dict[int, int]:
         """The numbers of the buffers by those that they have in the recording."""
         found: dict[int, int] = {}
-        assert recording.steps is not None
         for (_, _, refs, _), step in zip(recording.steps, steps, strict=True):
             found.update(zip(refs, map(self._numbers.__getitem__, step.buffers), strict=True))
         return found
@@ -175,17 +192,17 @@ class Outline:
     def _check(
         self, bound: BoundOperation, recording: Recording, local: dict[int, int], fixed: Collection[int]
     ) -> None:
-        """Note constants that are not the model's own; NotOutlinedError where others were made from them."""
+        """Note constants that are not the model's own; NoLayoutError if others were made from them."""
         read = bound.operation.inputs
         if any(read[one.place] not in fixed for one in recording.derived):
-            raise NotOutlinedError
+            raise NoLayoutError
         for place, ref in recording.input_refs:
             number = local.get(ref)
             if number is not None and self._buffers[number].kind == "constant" and read[place] not in fixed:
                 self._varying.append((number, read[place]))
 
     def _describe_buffers(self, made: Collection[int], sample: Sample) -> None:
-        """Say what each buffer lies on; NotOutlinedError where one in the arena is not among those that are `made`."""
+        """Say what each buffer lies on; NoLayoutError if one in the arena is not among those that are `made`."""
         count = len(self._buffers)
         self._lies_on = np.zeros(count, np.int64)  # which of a plan's bases; 0 the arena, -1 nowhere: a constant
         self._base = np.zeros(count + 1, np.int64)  # what is added to the offsets of its places; the last is nobody's
@@ -195,7 +212,7 @@ class Outline:
                 self._lies_on[number], self._base[number] = -1, root.address + start
             elif root.kind == "arena":
                 if number not in made:
-                    raise NotOutlinedError
+                    raise NoLayoutError
             else:
                 self._lies_on[number] = root.index + (1 if root.kind == "input" else 1 + sample.inputs)
                 self._base[number] = start
@@ -270,11 +287,11 @@ class Outline:
                 layout.barriers[key] = found
         return found
 
-    def plan(self, walk: Walk | RoutedWalk, flush_denormals: bool) -> tuple[NativePlan, Words]:
-        """The plan for the sizes of a walk whose pieces have the topologies of the sample's, and which of its words
-        are addresses of constants."""
-        numbers = walk.numbers
-        count, step, word, offset, size, address = self._rows
+    def plan(self, found: Numbers, flush_denormals: bool) -> tuple[NativePlan, Words]:
+        """The plan of steps that have these numbers and the topologies of the sample's, and which of its words are
+        addresses of constants."""
+        numbers = found.numbers
+        count, step, word, offset, size, address = self._columns
         needed = np.zeros(len(self._base), np.int64)
         needed[self._arena] = numbers[size]
         layout = self._layout(needed[self._in_arena])
@@ -282,7 +299,7 @@ class Outline:
         base[self._constant] = numbers[address]
         owners: list[Array] = []
         for number, value in self._varying:
-            tensor = walk.value(value)
+            tensor = found.value(value)
             assert tensor is not None
             base[number] = tensor.buffer.address
             owners.append(tensor.buffer.array)  # type: ignore[arg-type]
@@ -294,7 +311,7 @@ class Outline:
         steps[:, StepColumn.FLAGS] |= self._barriers(layout, steps[:, StepColumn.FLAGS])
         places = numbers[word] + starts[self._place_owner]
         addresses = numbers[offset] + base[self._places]
-        words = np.frombuffer(bytearray(b"".join(map(walk.words.__getitem__, self._kinds))), np.int64)
+        words = np.frombuffer(bytearray(b"".join(map(found.words.__getitem__, self._kinds))), np.int64)
         constant_words = places[self._constant_places]
         words[constant_words] = addresses[self._constant_places]
         fixups = np.empty((len(self._moving_places), FIXUP_WORDS), np.int64)
@@ -305,104 +322,11 @@ class Outline:
             fixups=fixups,
             steps=steps,
             arena_bytes=layout.arena_bytes,
-            scratch_bytes=walk.scratch_bytes,
+            scratch_bytes=found.scratch_bytes,
             base_count=self._base_count,
             labels=self._labels,
-            owners=(*self._constants, *walk.binder.constants, *owners),
-            nanoseconds=round(sum(map(walk.nanoseconds.__getitem__, self._kinds))),
+            owners=(*self._constants, *found.constants, *owners),
+            nanoseconds=round(sum(map(found.nanoseconds.__getitem__, self._kinds))),
             flush_denormals=flush_denormals,
         )
         return plan, constant_words
-
-
-def _pieces_by_kind(sample: Sample, kinds: Sequence[int]) -> dict[int, Piece]:
-    """The piece of the first operation of each kind, in the order of the kinds."""
-    found: dict[int, Piece] = {}
-    for kind, bound in zip(kinds, sample.operations, strict=True):
-        if bound.recording is not None and kind not in found:
-            found[kind] = bound.recording.piece
-    return found
-
-
-class Outlines:
-    """The outlines of one segment with these operations; `fixed` are the model's constants by their numbers, `outputs`
-    the numbers of what it makes."""
-
-    def __init__(self, operations: Sequence[Operation], fixed: Mapping[int, Tensor], outputs: Sequence[int]) -> None:
-        self._operations = operations
-        self._outputs = outputs
-        self._fixed = fixed
-        self._course: Course | None = None
-        self._routes: Routes | None = None
-        self._known: dict[Hashable, Outline] = {}
-        self._topologies: dict[Hashable, tuple[int, Hashable]] = {}
-        self._sample: Sample | None = None
-        self._failures = 0  # plans that had no outline
-        self._lock = free_in_child(threading.RLock())
-
-    def learn(self, sample: Sample) -> None:
-        """Keep a plan that was bound in the ordinary way: its outline is made when another one is wanted."""
-        if self._failures < _MOST_FAILURES:
-            self._sample = sample
-
-    def walk(
-        self, binder: Binder, values: Values, replays: Replays, looks: Looks
-    ) -> tuple[Walk | RoutedWalk, Outline] | None:
-        """The operations bound for other inputs, which `values` has, and the outline of their plan.
-
-        None where there is none, or where an operation does not take its inputs.
-        """
-        with self._lock:
-            if self._sample is not None:
-                sample, self._sample = self._sample, None
-                self._take_in(sample, replays)
-            course, known, routes = self._course, self._known, self._routes
-        if course is None or routes is None:
-            return None
-
-        def outline_of(pieces: Sequence[Piece]) -> Outline | None:
-            return known.get(self._key(pieces))
-
-        try:
-            routed = routes.walk(binder, values, outline_of)
-        except NoOutlineError:
-            return None
-        if routed is not None:
-            return routed
-        walk = Walk(course, binder, dict(values))
-        if not walk.run(replays, looks):
-            return None
-        routes.learn(binder, values, walk.recordings, walk.value)
-        outline = outline_of(walk.pieces)
-        return None if outline is None else (walk, outline)
-
-    def _key(self, pieces: Sequence[Piece]) -> Hashable:
-        """The numbers of their topologies; of equal ones, one is kept."""
-        known, numbers = self._topologies, []
-        with self._lock:
-            for piece in pieces:
-                number, piece.topology = known.setdefault(piece.topology, (len(known), piece.topology))
-                numbers.append(number)
-        return tuple(numbers)
-
-    def _take_in(self, sample: Sample, replays: Replays) -> None:
-        """Make the outline of a plan. Operations are of one kind that were so in all plans."""
-        found = [None if bound.recording is None else id(bound.recording) for bound in sample.operations]
-        pairs = list(zip(found, found if self._course is None else self._course.kinds, strict=True))
-        numbers = {pair: place for place, pair in enumerate(dict.fromkeys(one for one in pairs if one[0] is not None))}
-        kinds = tuple([numbers.get(pair, -1) for pair in pairs])
-        pieces = _pieces_by_kind(sample, kinds)
-        if len(self._known) >= MOST_OUTLINES:
-            self._known.clear()
-            self._topologies.clear()
-        before = self._course, self._routes, self._known
-        try:
-            if not pieces:  # all of it is computed while binding
-                raise NotOutlinedError
-            if self._course is None or kinds != self._course.kinds:
-                self._course, self._known = Course(self._operations, kinds, self._fixed, self._outputs), {}
-                self._routes = Routes(self._course, replays)
-            self._known[self._key(list(pieces.values()))] = Outline(sample, kinds, self._fixed)
-        except NotOutlinedError:
-            self._failures += 1
-            self._course, self._routes, self._known = before

@@ -14,13 +14,12 @@ from onnx import numpy_helper, parser
 
 import sardonyx as ort
 from sardonyx.compiler import likely_shapes
+from sardonyx.compiler import recordings as replaying
 from sardonyx.compiler.binding import Binder, Bound, Tensor
 from sardonyx.compiler.native_steps import BoundSegment
-from sardonyx.compiler.new_sizes import replay as replaying
-from sardonyx.compiler.new_sizes.looks import Looks
-from sardonyx.compiler.new_sizes.recording import Recording
-from sardonyx.compiler.new_sizes.replay import Replays
+from sardonyx.compiler.recordings import Recordings
 from sardonyx.compiler.segment import Segment
+from sardonyx.compiler.symbolic import variants
 from sardonyx.runtime.native.native_segment import NativeSegment
 from tests.compiler.steps import new_binder
 
@@ -93,7 +92,7 @@ def segment_of(session: ort.InferenceSession) -> Segment:
     call = native(session)
     source = call.plan_for(shapes_of(session, 1, 2, 3)).source
     assert isinstance(source, BoundSegment)
-    source.segment._outlines = None
+    source.segment._symbolic = None
     return source.segment
 
 
@@ -104,13 +103,13 @@ def shapes_of(session: ort.InferenceSession, b: int, n: int, p: int) -> Shapes:
 
 def fresh(segment: Segment, shapes: Shapes) -> Bound:
     """The plan without anything recorded."""
-    recorded, segment._replays = segment._replays, Replays([], Looks())
+    recorded, segment._recordings = segment._recordings, Recordings([])
     try:
         operations = segment.operations
         segment.operations = tuple(_alone(operation, index) for index, operation in enumerate(operations))
         return segment.bind(shapes)[0]
     finally:
-        segment._replays, segment.operations = recorded, operations
+        segment._recordings, segment.operations = recorded, operations
 
 
 def _alone(operation: Any, index: int) -> Any:
@@ -185,7 +184,8 @@ def test_a_run_of_the_likely_sizes_binds_nothing_again(monkeypatch: pytest.Monke
         bound.append(binder.label)
         return record(bind, binder, *others)
 
-    monkeypatch.setattr(replaying, "record", counting)
+    for module in (replaying, variants):
+        monkeypatch.setattr(module, "record", counting)
     text = """<ir_version: 9, opset_import: ["" : 20]>
     g (float[n, 16] x) => (float[n, 8] y) {p = MatMul (x, w) y = Softmax (p)}"""
     model = parser.parse_model(text)
@@ -211,13 +211,13 @@ def test_results_do_not_depend_on_what_was_bound_before(session: ort.InferenceSe
             np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-4)
 
 
-def bound_by(replays: Replays, binder: Binder, bind: Any, *inputs: Tensor) -> list[Tensor | None]:
+def bound_by(replays: Recordings, binder: Binder, bind: Any, *inputs: Tensor) -> list[Tensor | None]:
     return list(replays.bind("same", bind, binder, inputs)[0])
 
 
 def test_contents_count_where_they_were_read() -> None:
     """Two constants alike in all but their contents: one that is read, and one that is not."""
-    binder, replays = new_binder(), Replays([], Looks())
+    binder, replays = new_binder(), Recordings([])
     calls = []
 
     def bind(binder: Binder, inputs: Any) -> list[Tensor]:
@@ -241,7 +241,7 @@ def test_contents_count_where_they_were_read() -> None:
 
 def test_another_shape_of_a_constant_reads_nothing_of_it() -> None:
     """One binding serves constants of other contents, and each replay reads its own."""
-    binder, replays = new_binder(), Replays([], Looks())
+    binder, replays = new_binder(), Recordings([])
     calls = []
 
     def bind(binder: Binder, inputs: Any) -> list[Tensor]:
@@ -262,7 +262,7 @@ def test_another_shape_of_a_constant_reads_nothing_of_it() -> None:
 
 
 def test_what_is_made_of_a_constant_follows_the_constant() -> None:
-    binder, replays = new_binder(), Replays([], Looks())
+    binder, replays = new_binder(), Recordings([])
     made = []
 
     def doubled(array: Array) -> Array:
@@ -316,7 +316,7 @@ def _nothing(target: Any, spec: str) -> str:
 
 
 def test_which_inputs_share_memory_counts() -> None:
-    binder, replays = new_binder(), Replays([], Looks())
+    binder, replays = new_binder(), Recordings([])
     calls = []
 
     def bind(binder: Binder, inputs: Any) -> list[Tensor]:
@@ -328,37 +328,3 @@ def test_which_inputs_share_memory_counts() -> None:
     assert bound_by(replays, binder, bind, other, one) == [one]
     assert bound_by(replays, binder, bind, one, one) == [one]
     assert calls == [False, True]
-
-
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(sizes)
-def test_pieces_without_steps_are_those_of_the_steps(session: ort.InferenceSession, size: tuple[int, int, int]) -> None:
-    segment, shapes = segment_of(session), shapes_of(session, *size)
-    found: list[list[Recording | None]] = []
-    for as_piece in (False, True):
-        binder, replays = segment.binder(), Replays([], Looks())
-        values = segment.constants
-        for index, (value, dtype, shape) in enumerate(zip(segment.inputs, segment.input_dtypes, shapes, strict=True)):
-            (number,) = segment.numbers_of([value])
-            values[number] = binder.external(index, dtype, shape)
-        found.append([])
-        for number, one in enumerate(segment.operations):
-            given = [None if place < 0 else values[place] for place in one.inputs]
-            made, recording = replays.bind(number, one.bind, binder, given, as_piece=as_piece)
-            found[-1].append(recording)
-            values.update(zip(one.outputs, made, strict=False))
-        assert as_piece == (not binder.steps)
-    assert any(found[0])
-    for full, bare in zip(*found, strict=True):
-        assert (full is None) == (bare is None)
-        if full is not None and bare is not None:
-            assert full.steps is not None
-            assert bare.steps is None
-            one, other = full.piece, bare.piece
-            count = len(one.numbers) - len(one.constants)  # constants that a kernel makes lie anywhere
-            np.testing.assert_array_equal(one.numbers[:count], other.numbers[:count])
-            assert (one.words, one.steps, one.nanoseconds) == (other.words, other.steps, other.nanoseconds)
-            assert (one.places, one.arena, one.constants) == (other.places, other.arena, other.constants)
-            assert one.topology == other.topology
-            assert full.scratch_bytes == bare.scratch_bytes
-            assert [fault for fault, _ in full.faults] == [fault for fault, _ in bare.faults]

@@ -11,11 +11,9 @@ from typing import Any
 
 from sardonyx.compiler.binding import Array, Binder, Buffer, RecordedStep, Tensor
 from sardonyx.compiler.bound_step import COMPARED_BYTES, BoundStep, Look, tensor_over
-from sardonyx.compiler.new_sizes.formulas import TracedContents
-from sardonyx.compiler.new_sizes.looks import Looks, Tensors
-from sardonyx.compiler.pieces import Piece, PieceMaker
 from sardonyx.light_dataclass import dataclass
 
+Tensors = Sequence["Tensor | None"]
 Bind = Callable[[Binder, Tensors], Tensors]
 Describe = Callable[[int], Exception]
 
@@ -42,7 +40,6 @@ class _Output:
     ref: int = -1
     look: Look | None = None
     array: Array | None = None
-    number: int = 0  # that of its look
 
 
 @dataclass(eq=False, slots=True)
@@ -59,15 +56,14 @@ class Recording:
     derived: tuple[_Derived, ...]
     faults: tuple[tuple[int, Describe], ...]  # the numbers of their notes, and what makes their errors
     buffers: tuple[Buffer | None, ...]
-    steps: tuple[RecordedStep, ...] | None  # None where nobody needs more than the piece
+    steps: tuple[RecordedStep, ...]
     groups: int
     scratch_bytes: int
     constants: tuple[Array, ...]
     outputs: tuple[_Output | None, ...]
-    _piece: Piece | None = None
 
-    def replay(self, binder: Binder, inputs: Tensors, *, as_piece: bool = False) -> list[Tensor | None]:
-        """Add the steps for these inputs, unless `as_piece`, and give the outputs."""
+    def replay(self, binder: Binder, inputs: Tensors) -> list[Tensor | None]:
+        """Add the steps for these inputs, and give the outputs."""
         buffers = list(self.buffers)
         for place, ref in self.input_refs:
             buffers[ref] = inputs[place].buffer  # type: ignore[union-attr]
@@ -78,9 +74,7 @@ class Recording:
         for ref, describe in self.faults:
             buffers[ref] = binder.fault(describe).buffer
         binder.constants.extend(self.constants)
-        if not as_piece:
-            assert self.steps is not None
-            binder.replay_steps(self.steps, buffers, self.groups, self.scratch_bytes)  # type: ignore[arg-type]
+        binder.replay_steps(self.steps, buffers, self.groups, self.scratch_bytes)  # type: ignore[arg-type]
         outputs: list[Tensor | None] = []
         for output in self.outputs:
             if output is None:
@@ -90,62 +84,22 @@ class Recording:
             else:
                 buffer = buffers[output.ref]
                 assert buffer is not None
-                outputs.append(tensor_over(buffer, output.look, output.array, output.number))
+                outputs.append(tensor_over(buffer, output.look, output.array))
         return outputs
 
-    @property
-    def piece(self) -> Piece:
-        """The same as numbers."""
-        if self._piece is None:
-            assert self.steps is not None
-            return self.keep_piece(PieceMaker.of(self.steps))
-        return self._piece
 
-    def keep_piece(self, maker: PieceMaker) -> Piece:
-        """Make the piece of its steps, which `maker` has."""
-        self._piece = maker.piece(self.arena, *self.surroundings)
-        return self._piece
+class SymbolicContents(Tensor):
+    """A tensor whose elements are symbolic numbers."""
+
+    __slots__ = ("_elements",)
+
+    def __init__(self, tensor: Tensor, elements: Sequence[int]) -> None:
+        super().__init__(*tensor.look[:3], tensor.buffer, tensor.offset, tensor.array)
+        self._elements = elements
 
     @property
-    def surroundings(self) -> tuple[list[tuple[int, int]], Sequence[Hashable]]:
-        """What its piece has beside steps and new buffers: constants with their addresses; and what else there is."""
-        constants = [(ref, buffer.address) for ref, buffer in enumerate(self.buffers) if buffer is not None]
-        others = (
-            self.input_refs,
-            tuple([(one.place, one.key, one.ref) for one in self.derived]),
-            tuple([ref for ref, _ in self.faults]),
-            tuple([one and (one.given, one.ref, one.array is None) for one in self.outputs]),
-        )
-        return constants, others
-
-    def resized(
-        self,
-        piece: Piece,
-        arena: tuple[tuple[int, int], ...],
-        scratch_bytes: int,
-        looks: Iterable[tuple[tuple[int, ...], tuple[int, ...], int]],
-    ) -> Recording:
-        """The same for other sizes; `looks` are shapes, strides and offsets of the outputs that are no inputs."""
-        following = iter(looks)
-        outputs = [
-            one if one is None or one.look is None else _Output(-1, one.ref, (one.look[0], *next(following)))
-            for one in self.outputs
-        ]
-        same = self.derived, self.faults, self.buffers, None, self.groups, scratch_bytes, self.constants
-        return Recording(self.owners, self.read, self.input_refs, arena, *same, tuple(outputs), piece)
-
-    def buffer(self, ref: int, binder: Binder, value: Callable[[int], Tensor | None]) -> Buffer:
-        """One of the buffers but those of notes, where `value` gives the input at a place."""
-        known = self.buffers[ref]
-        if known is not None:
-            return known
-        for place, other in self.input_refs:
-            if other == ref:
-                return value(place).buffer  # type: ignore[union-attr]
-        for one in self.derived:
-            if one.ref == ref:
-                return binder.derived(value(one.place), one.key, one.make).buffer  # type: ignore[arg-type]
-        return next(Buffer(nbytes) for other, nbytes in self.arena if other == ref)
+    def elements(self) -> Sequence[int]:
+        return self._elements
 
 
 class _Watched(Tensor):
@@ -163,7 +117,6 @@ class _Watched(Tensor):
         self.strides = given.strides
         self.buffer = given.buffer
         self.offset = given.offset
-        self.number = given.number
         self.given = given
         self.place = place
         self.seen = seen
@@ -180,7 +133,7 @@ class _Watched(Tensor):
 
     @property
     def elements(self) -> Sequence[int]:
-        if not isinstance(self.given, TracedContents):
+        if not isinstance(self.given, SymbolicContents):
             self.seen.add(self.place)
         return self.given.elements
 
@@ -194,17 +147,12 @@ class _Watched(Tensor):
 
 
 def record(
-    bind: Bind,
-    binder: Binder,
-    inputs: Tensors,
-    seen: set[int],
-    lasting: Container[int],
-    looks: Looks | None,
-    make: Callable[[Callable[[Buffer], int], int], PieceMaker] | None,
-) -> tuple[Tensors, Recording | None, PieceMaker | None]:
-    """Bind with watched inputs: the outputs, and what was done, where that can be replayed.
+    bind: Bind, binder: Binder, inputs: Tensors, seen: set[int], lasting: Container[int]
+) -> tuple[Tensors, Recording | None]:
+    """Bind with watched inputs: the outputs, and what was done, if that can be replayed.
 
-    If `make` gives what takes the steps, the recording has none. Without `looks`, looks get no numbers.
+    `seen` gets the places of the inputs whose contents were read. `lasting` has the `id` of contents that live as long
+    as the recording.
     """
     watched = [
         one if one is None or one.buffer.kind != "constant" else _Watched(one, place, seen)
@@ -214,23 +162,19 @@ def record(
     steps, constants = len(binder.steps), len(binder.constants)
     scratch, groups, settled = binder.scratch_bytes, binder.groups, binder.settled
     binder.scratch_bytes = 0
-    maker = binder.piece = make(recorder.__getitem__, groups) if make is not None else None
-    try:
-        made = bind(binder, watched)
-    finally:
-        binder.piece = None
+    made = bind(binder, watched)
     own_scratch, binder.scratch_bytes = binder.scratch_bytes, max(scratch, binder.scratch_bytes)
     outputs = [one.given if isinstance(one, _Watched) else one for one in made]
     if binder.settled != settled:
-        return outputs, None, None
-    recorded = recorder.steps(binder.steps[steps:], binder.label, groups) if maker is None else None
-    described = tuple([recorder.output(one, looks) for one in outputs])
+        return outputs, None
+    recorded = recorder.steps(binder.steps[steps:], binder.label, groups)
+    described = tuple(map(recorder.output, outputs))
     recorder.finish()
     kept = _owners(inputs, seen, lasting)
     own_constants = tuple([one for one in binder.constants[constants:] if not recorder.is_derived(one)])
     if recorder.is_foreign or kept is None or sum([one.nbytes for one in own_constants]) > _KEPT_BYTES:
-        return outputs, None, None
-    found = Recording(
+        return outputs, None
+    return outputs, Recording(
         kept,
         tuple(sorted(seen)),
         recorder.input_refs,
@@ -244,7 +188,6 @@ def record(
         own_constants,
         described,
     )
-    return outputs, found, maker
 
 
 def _owners(inputs: Tensors, seen: set[int], lasting: Container[int]) -> tuple[Array | Buffer, ...] | None:
@@ -328,10 +271,10 @@ class _Recorder(dict[Buffer, int]):
     def is_derived(self, array: Array) -> bool:
         return id(array) in self._derived_arrays
 
-    def output(self, tensor: Tensor | None, looks: Looks | None) -> _Output | None:
+    def output(self, tensor: Tensor | None) -> _Output | None:
         if tensor is None:
             return None
         for place, given in enumerate(self._inputs):
             if given is tensor:
                 return _Output(place)
-        return _Output(-1, self[tensor.buffer], tensor.look, tensor.array, looks.number(tensor) if looks else 0)
+        return _Output(-1, self[tensor.buffer], tensor.look, tensor.array)

@@ -1,4 +1,4 @@
-"""Plans made by the outline of another one do what those do that were bound operation by operation."""
+"""Symbolic plans do what those do that were bound operation by operation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from onnx import numpy_helper, parser
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.native_steps import BoundSegment
-from sardonyx.compiler.new_sizes.outline import Outline
-from sardonyx.compiler.new_sizes.replay import Replays
-from sardonyx.compiler.new_sizes.route import Routes
 from sardonyx.compiler.segment import Segment
+from sardonyx.compiler.symbolic.layout import PlanLayout
+from sardonyx.compiler.symbolic.variants import VariantMaker
 from sardonyx.runtime.native.native_segment import NativeSegment
 from sardonyx.runtime.native_plan import NativePlan, StepColumn, StepFlag
 
@@ -101,7 +99,7 @@ def session(model: bytes) -> ort.InferenceSession:
 def plain(model: bytes) -> ort.InferenceSession:
     """A session that binds every operation."""
     made = ort.InferenceSession(model, options(2))
-    segment_of(made)._outlines = None
+    segment_of(made)._symbolic = None
     return made
 
 
@@ -118,16 +116,16 @@ def feeds(b: int, n: int) -> dict[str, Array]:
 
 
 @pytest.fixture
-def outlined(monkeypatch: pytest.MonkeyPatch) -> list[NativePlan]:
-    """The plans that are made by outlines."""
+def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[NativePlan]:
+    """The plans that are made by symbolic plans."""
     found: list[NativePlan] = []
-    make = Outline.plan
+    make = PlanLayout.plan
 
-    def noting(self: Outline, *others: Any) -> NativePlan:
+    def noting(self: PlanLayout, *others: Any) -> NativePlan:
         found.append(make(self, *others))
         return found[-1]
 
-    monkeypatch.setattr(Outline, "plan", noting)
+    monkeypatch.setattr(PlanLayout, "plan", noting)
     return found
 
 
@@ -137,12 +135,12 @@ def assert_same(one: ort.InferenceSession, other: ort.InferenceSession, b: int, 
 
 
 def test_plans_of_other_sizes_give_the_same_bits(
-    session: ort.InferenceSession, plain: ort.InferenceSession, outlined: list[NativePlan]
+    session: ort.InferenceSession, plain: ort.InferenceSession, evaluated: list[NativePlan]
 ) -> None:
     sizes = [(1, n) for n in (20, 21, 5, 33, 48, 6, 22, 64, 7, 50, 8, 16, 17, 15, 1, 2, 3)]
     for b, n in [*sizes, (2, 20), (3, 4), (2, 21), (1, 23)]:
         assert_same(session, plain, b, n)
-    assert len(outlined) >= len(sizes) // 2
+    assert len(evaluated) >= len(sizes) // 2
 
 
 @settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -169,10 +167,10 @@ def tables(plan: NativePlan) -> dict[str, Any]:
     }
 
 
-def test_a_plan_has_the_steps_of_the_ordinary_one(session: ort.InferenceSession, outlined: list[NativePlan]) -> None:
+def test_a_plan_has_the_steps_of_the_ordinary_one(session: ort.InferenceSession, evaluated: list[NativePlan]) -> None:
     segment = segment_of(session)
     ordinary = replace(segment)
-    ordinary._outlines = None
+    ordinary._symbolic = None
     for n in (20, 21, 22, 40):
         shapes = shapes_of(session, 1, n)
         bound, expected = segment.bind(shapes)[0], ordinary.bind(shapes)[0]
@@ -182,39 +180,39 @@ def test_a_plan_has_the_steps_of_the_ordinary_one(session: ort.InferenceSession,
             np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
         assert [step.label for step in bound.steps] == [step.label for step in expected.steps]
         assert len(bound.steps) == len(bound.plan.labels)
-    assert len(outlined) >= 2
+    assert len(evaluated) >= 2
 
 
 def test_one_operation_of_a_kind_is_bound(
-    session: ort.InferenceSession, outlined: list[NativePlan], monkeypatch: pytest.MonkeyPatch
+    session: ort.InferenceSession, evaluated: list[NativePlan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     segment, labels = segment_of(session), []
-    for n in (20, 21, 22):
-        segment.bind(shapes_of(session, 1, n))
-    bind = Replays.bind
+    maker = VariantMaker.bound
 
-    def counting(self: Replays, structure: Any, way: Any, binder: Binder, *others: Any, **more: Any) -> Any:
+    def counting(self: VariantMaker, bind: Any, binder: Any, *others: Any) -> Any:
         labels.append(binder.label)
-        return bind(self, structure, way, binder, *others, **more)
+        return maker(self, bind, binder, *others)
 
-    monkeypatch.setattr(Replays, "bind", counting)
-    monkeypatch.setattr(Routes, "walk", lambda *others: None)
-    before = len(outlined)
+    monkeypatch.setattr(VariantMaker, "bound", counting)
+    monkeypatch.setattr(VariantMaker, "traced", lambda *others: None)
+    segment.bind(shapes_of(session, 1, 20))
+    labels.clear()
+    before = len(evaluated)
     segment.bind(shapes_of(session, 1, 23))
-    assert len(outlined) == before + 1
+    assert len(evaluated) == before + 1
     assert labels.count("Softmax") == 1
     assert len(labels) < 0.6 * len(segment.operations)
 
 
-def test_the_arena_grows_in_strides(session: ort.InferenceSession, outlined: list[NativePlan]) -> None:
+def test_the_arena_grows_in_strides(session: ort.InferenceSession, evaluated: list[NativePlan]) -> None:
     segment = segment_of(session)
     exact = {}
     for n in range(20, 60):
         bound = segment.bind(shapes_of(session, 1, n))[0]
         exact[n] = bound.plan.arena_bytes
-    assert len(outlined) > 25
+    assert len(evaluated) > 25
     assert len(set(exact.values())) <= 16
-    segment._outlines = None
+    segment._symbolic = None
     fresh = segment.bind(shapes_of(session, 1, 59))[0]
     assert exact[59] <= 1.3 * fresh.plan.arena_bytes
 
@@ -222,20 +220,20 @@ def test_the_arena_grows_in_strides(session: ort.InferenceSession, outlined: lis
 def test_what_is_apart_stays_apart_in_stretched_layouts(session: ort.InferenceSession) -> None:
     for n in (20, 21, 22):
         session.run(None, feeds(1, n))
-    outlines = segment_of(session)._outlines
-    assert outlines is not None
-    (outline, *_) = outlines._known.values()
-    count, rng, stretched = len(outline._in_arena), np.random.default_rng(0), 0
+    plans = segment_of(session)._symbolic
+    assert plans is not None
+    (shared, *_) = plans._layouts.values()
+    count, rng, stretched = len(shared._in_arena), np.random.default_rng(0), 0
     for _ in range(50):
         room = rng.integers(1, 9000, count)
-        layout = outline._lay_steps_out(room)
-        grown = outline._stretched(
+        layout = shared._lay_steps_out(room)
+        grown = shared._stretched(
             layout, (room * rng.uniform(1, 1.2, count) * rng.choice([1, 1.3, 5])).astype(np.int64)
         )
         if grown is None:
             continue
         stretched += 1
-        begins, starts = layout.base[outline._in_arena], grown.base[outline._in_arena]
+        begins, starts = layout.base[shared._in_arena], grown.base[shared._in_arena]
         ends, stops = begins + layout.room, starts + grown.room
         apart = (ends[:, None] <= begins) | (begins[:, None] >= ends)
         assert ((stops[:, None] <= starts) | (starts[:, None] >= stops))[apart].all()
@@ -243,20 +241,20 @@ def test_what_is_apart_stays_apart_in_stretched_layouts(session: ort.InferenceSe
         assert not (starts % 64).any()
         assert grown.barriers is layout.barriers
     assert stretched > 20
-    assert outline._stretched(layout, np.where(np.arange(count) == 0, 1 << 20, room)) is None
-    assert outline._stretched(layout, room << 50) is None
+    assert shared._stretched(layout, np.where(np.arange(count) == 0, 1 << 20, room)) is None
+    assert shared._stretched(layout, room << 50) is None
 
 
-def test_short_inputs_need_no_room_for_long_ones(session: ort.InferenceSession, outlined: list[NativePlan]) -> None:
+def test_short_inputs_need_no_room_for_long_ones(session: ort.InferenceSession, evaluated: list[NativePlan]) -> None:
     """Whatever was bound before: what is too large for the machine, too."""
     segment = segment_of(session)
     for n in (64, 63, 6, 7):
         segment.bind(shapes_of(session, 1, n))
     segment.bind(shapes_of(session, 1 << 18, 64))
-    before = len(outlined)
+    before = len(evaluated)
     found = [segment.bind(shapes_of(session, 1, n))[0].plan.arena_bytes for n in (5, 60)]
-    assert len(outlined) > before
-    segment._outlines = None
+    assert len(evaluated) > before
+    segment._symbolic = None
     fresh = [segment.bind(shapes_of(session, 1, n))[0].plan.arena_bytes for n in (5, 60)]
     assert found[0] <= 2.3 * fresh[0]
     assert found[1] <= 2.3 * fresh[1]
@@ -284,11 +282,11 @@ def test_sizes_beyond_64_bits_are_refused_as_ever() -> None:
 
 
 def test_wrong_sizes_and_indices_are_refused_as_ever(
-    session: ort.InferenceSession, plain: ort.InferenceSession, outlined: list[NativePlan]
+    session: ort.InferenceSession, plain: ort.InferenceSession, evaluated: list[NativePlan]
 ) -> None:
     for n in (20, 21, 22):
         session.run(None, feeds(1, n))
-    before = len(outlined)
+    before = len(evaluated)
     for name, wrong in (("ids", 9), ("kinds", 3), ("kinds", -4)):
         fed = feeds(1, 23)
         fed[name][0, 5] = wrong
@@ -299,7 +297,7 @@ def test_wrong_sizes_and_indices_are_refused_as_ever(
             messages.append(raised.value.message)
         assert messages[0] == messages[1]
         assert str(wrong) in messages[0]
-    assert len(outlined) > before
+    assert len(evaluated) > before
     fed = feeds(1, 24)
     fed["ids"] = fed["ids"][:, :20]
     messages = []
@@ -313,7 +311,7 @@ def test_wrong_sizes_and_indices_are_refused_as_ever(
     assert_same(session, plain, 1, 25)
 
 
-def test_indices_of_nothing_are_not_looked_at(outlined: list[NativePlan]) -> None:
+def test_indices_of_nothing_are_not_looked_at(evaluated: list[NativePlan]) -> None:
     text = """m (float[n, 4] x, int64[k] ids, float[k] u) => (float[n, k] y, float[k] v) {
         y = Gather<axis = 1>(x, ids)
         v = Neg(u) }"""
@@ -324,7 +322,7 @@ def test_indices_of_nothing_are_not_looked_at(outlined: list[NativePlan]) -> Non
         y, v = session.run(None, fed)
         assert y.shape == (0, k)
         np.testing.assert_array_equal(v, -fed["u"])
-    assert outlined
+    assert evaluated
 
 
 def test_several_threads_make_plans_at_once(session: ort.InferenceSession, plain: ort.InferenceSession) -> None:
@@ -359,27 +357,27 @@ def joined() -> ort.InferenceSession:
     return ort.InferenceSession(made.SerializeToString())
 
 
-def test_a_segment_without_outlines_is_bound_in_the_ordinary_way(outlined: list[NativePlan]) -> None:
+def test_a_segment_without_a_symbolic_plan_is_bound_in_the_ordinary_way(evaluated: list[NativePlan]) -> None:
     """Parts of a concatenation are computed where it lies: they are no whole buffers."""
     assert_joined(joined(), range(64, 68))
-    assert not outlined
+    assert not evaluated
 
 
-def test_small_parts_of_a_concatenation_are_copied(outlined: list[NativePlan]) -> None:
+def test_small_parts_of_a_concatenation_are_copied(evaluated: list[NativePlan]) -> None:
     """As cosines of a token are, which decoders compute for every one."""
     assert_joined(joined(), range(4, 9))
-    assert len(outlined) >= 2
+    assert len(evaluated) >= 2
 
 
-def test_outlines_are_made_for_small_sizes_after_large_ones(outlined: list[NativePlan]) -> None:
+def test_symbolic_plans_are_made_for_small_sizes_after_large_ones(evaluated: list[NativePlan]) -> None:
     session = joined()
     assert_joined(session, range(64, 66))
-    assert not outlined
+    assert not evaluated
     assert_joined(session, range(4, 9))
-    assert len(outlined) >= 2
+    assert len(evaluated) >= 2
 
 
-def test_inputs_that_are_handed_on_have_outlines(outlined: list[NativePlan]) -> None:
+def test_inputs_that_are_handed_on_have_symbolic_plans(evaluated: list[NativePlan]) -> None:
     """As bodies of loops hand on their condition."""
     text = """<ir_version: 10, opset_import: ["" : 20]>
     agraph (float[n] x, bool c, float[k, 2] v) => (float[m] y, bool d, float[q] w, float[k, 2] z) {
@@ -397,7 +395,7 @@ def test_inputs_that_are_handed_on_have_outlines(outlined: list[NativePlan]) -> 
         assert d == (n % 2 == 0)
         np.testing.assert_array_equal(w, v.ravel())
         np.testing.assert_allclose(z, np.exp(v), rtol=1e-6)
-    assert len(outlined) >= 2
+    assert len(evaluated) >= 2
 
 
 def test_an_input_that_decides_is_handed_on_as_well() -> None:

@@ -1,0 +1,1 @@
+"""Plans for sizes that were not bound before: symbolic plans, which are evaluated."""
