@@ -217,7 +217,7 @@ class _Run:
                 break
             rows, tokens = chosen
             self.cache.reorder(rows)
-            logits = follow(tokens.tolist(), self.cache)
+            logits = follow(tokens, self.cache)
         sequences, scores = beams.result()
         return Generated(sequences, scores, None)
 
