@@ -96,8 +96,9 @@ class BoundDecoder(Decoder):
         if step.mask is not None:
             _show(step, cache)
         step.run(self.session)
-        cache.advance_one()
-        cache.take_turns()
+        cache.length = begin + 1
+        if cache.turned:
+            cache.take_turns()
         return step
 
     def _chunk(self, rows: int) -> int:

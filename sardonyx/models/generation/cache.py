@@ -139,7 +139,7 @@ class Cache(ABC):
         self._coming_hidden[:rows] = end - self._mask[:rows, :end].sum(axis=1)
 
     def put_one(self, tokens: Sequence[int]) -> None:
-        """`put` for a token for each row that is no padding; `advance_one` goes with it.
+        """`put` for a token for each row that is no padding; then `length` is 1 more, and that is `advance`.
 
         It writes element by element through views, which touches little memory: all of it, code of NumPy's too, has to
         come anew behind a run that reads all weights.
@@ -153,10 +153,6 @@ class Cache(ABC):
             held[place] = token
             mask[place] = 1
             place += step
-
-    def advance_one(self) -> None:
-        """`advance` behind `put_one`."""
-        self.length += 1
 
     def coming_mask(self, count: int) -> Array:
         """The mask of all positions, with those of the step that is about to read `count` tokens: a view."""

@@ -235,7 +235,7 @@ class EncodedDecoder(Decoder):
         step.past[0] = step.positions[0] = begin
         cache.put_one(tokens)
         step.run(session)
-        cache.advance_one()
+        cache.length = begin + 1
         return step
 
     def _bound(self, session: InferenceSession, cache: EncodedCache) -> Step:
