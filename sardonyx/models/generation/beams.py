@@ -15,6 +15,7 @@ from sardonyx.models.generation.processors import Processor
 from sardonyx.models.generation.sampling import Sampler
 from sardonyx.models.generation.settings import Settings
 from sardonyx.models.generation.stopping import Stops
+from sardonyx.models.generation.top_scores import top_scores
 
 Array = np.ndarray[Any, Any]
 
@@ -43,8 +44,9 @@ class Beams:
         self._tokens[:, :, :length] = prompt[:, None]
         self._scores = np.full((prompts, beams), _OUT, np.float32)
         self._scores[:, 0] = 0
-        # The row of each beam among those of its prompt.
-        self._rows = np.tile(np.arange(beams), (prompts, 1))
+        # The row of each beam among those of its prompt, and among all.
+        self._rows = [list(range(beams)) for _ in range(prompts)]
+        self._all_rows = np.arange(prompts * beams).reshape(prompts, beams)
         # What has ended, the best first.
         self._done_tokens = self._tokens.copy()
         self._done_scores = np.full((prompts, beams), _OUT, np.float32)
@@ -57,46 +59,38 @@ class Beams:
         """The tokens of each row so far: (rows, length)."""
         prompts, beams = self._scores.shape
         tokens = np.empty((prompts, beams, self._length), np.int64)
-        np.put_along_axis(tokens, self._rows[:, :, None], self._tokens[:, :, : self._length], axis=1)
+        np.put_along_axis(tokens, np.array(self._rows)[:, :, None], self._tokens[:, :, : self._length], axis=1)
         return tokens.reshape(-1, self._length)
 
-    def step(self, logits: Array, changes: list[Processor], stops: Stops) -> tuple[Array, Array] | None:
+    def step(self, logits: Array, changes: list[Processor], stops: Stops) -> tuple[list[int], list[int]] | None:
         """Choose the next tokens by logits (rows, vocabulary).
 
-        Gives the row that each row goes on from and the token that it goes on with, (rows,) each; None at the end.
+        Gives the row that each row goes on from and the token that it goes on with; None at the end.
         """
-        beams = self._scores.shape[1]
-        top = logits.max(axis=1, keepdims=True)
-        total = np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
-        if changes or self._sampler is not None:
-            logits = (logits - top) - total
-            top = total = np.zeros_like(top)
-            tokens = self.running
-            for change in changes:
-                change(tokens, logits)
-        scores, parents, chosen = self._candidates(logits, top, total)
+        beams, length = self._scores.shape[1], self._length
+        scores, parents, chosen = self._candidates(logits, changes)
         if np.isnan(scores).any():
             raise selection.no_number()
-        length = self._length
-        # (prompts, candidates, length + 1)
-        longer = np.concatenate(
-            [np.take_along_axis(self._tokens[:, :, :length], parents[:, :, None], axis=1), chosen[:, :, None]], axis=2
-        )
-        ended = stops.ended(longer.reshape(-1, length + 1))
-        hits = ended.reshape(scores.shape)
-        if length + 1 == self._most:
-            hits[:] = True
-        before = self._rows
-        kept = np.argsort(-(scores + hits * _OUT), axis=1, kind="stable")[:, :beams]
-        self._note_ended(scores, longer, hits)
-        self._scores = np.take_along_axis(scores + hits * _OUT, kept, axis=1)
-        self._tokens[:, :, : length + 1] = np.take_along_axis(longer, kept[:, :, None], axis=1)
-        self._length = length = length + 1
+        hits = self._hits(parents, chosen, stops)
+        if hits is None:
+            # Nothing ends, and what comes is in order. Nor would any of it be noted among what has ended, unless its
+            # score were so large that it can be told from that of none.
+            if scores[:, 0].max() > 0:
+                self._note_ended(scores, parents, chosen, np.zeros(scores.shape, bool))
+            self._scores, parents, chosen = scores[:, :beams], parents[:, :beams], chosen[:, :beams]
+        else:
+            kept = np.argsort(-(scores + hits * _OUT), axis=1, kind="stable")[:, :beams]
+            self._note_ended(scores, parents, chosen, hits)
+            self._scores = np.take_along_axis(scores + hits * _OUT, kept, axis=1)
+            parents, chosen = (np.take_along_axis(one, kept, axis=1) for one in (parents, chosen))
+        self._tokens[:, :, :length] = self._histories(parents)
+        self._tokens[:, :, length] = chosen
+        self._length = length + 1
         self._look_ahead()
         early = self._settings.early_stopping is True
-        if not self._may_improve.any() or (early and self._is_done.all()) or hits.all():
+        if not self._may_improve.any() or (early and self._is_done.all()) or (hits is not None and hits.all()):
             return None
-        return self._placed(before, np.take_along_axis(parents, kept, axis=1))
+        return self._placed(parents.tolist(), chosen.tolist())
 
     def result(self) -> tuple[Array, Array]:
         """The best sequences of each prompt (prompts * num_return_sequences, length), and their scores."""
@@ -104,38 +98,77 @@ class Beams:
         length = self._prompt + int(self._done_lengths[:, :count].max())
         return self._done_tokens[:, :count, :length].reshape(-1, length), self._done_scores[:, :count].reshape(-1)
 
-    def _candidates(self, logits: Array, top: Array, total: Array) -> tuple[Array, Array, Array]:
+    def _candidates(self, logits: Array, changes: list[Processor]) -> tuple[Array, Array, Array]:
         """Scores, beams and next tokens of the best continuations of each prompt, the best first: (prompts, count)."""
+        if not changes and self._sampler is None:
+            best = top_scores(self._count, logits)
+            return self._best_of_rows(best.logarithms, best.tokens)
+        top = logits.max(axis=1, keepdims=True)
+        logits = (logits - top) - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
+        tokens = self.running
+        for change in changes:
+            change(tokens, logits)
+        if self._sampler is None:
+            best = top_scores(self._count, logits)
+            return self._best_of_rows(best.scores, best.tokens)
+        return self._drawn(logits, self._sampler)
+
+    def _best_of_rows(self, values: Array, tokens: Array) -> tuple[Array, Array, Array]:
+        """`_candidates` among some tokens of each row (rows, count) with their values."""
+        prompts = len(self._scores)
+        # By tokens, as of equal scores the first counts; rows of beams behind each other.
+        order = tokens.argsort(axis=1)
+        values = np.take_along_axis(values, order, axis=1)[self._all_rows]
+        tokens = np.take_along_axis(tokens, order, axis=1)[self._all_rows].reshape(prompts, -1)
+        each = values.shape[2]
+        scores = (values + self._scores[:, :, None]).reshape(prompts, -1)
+        best = np.argsort(-scores, axis=1, kind="stable")[:, : self._count]
+        return (
+            np.take_along_axis(scores, best, axis=1),
+            best // each,
+            np.take_along_axis(tokens, best, axis=1),
+        )
+
+    def _drawn(self, logits: Array, sampler: Sampler) -> tuple[Array, Array, Array]:
+        """`_candidates` that chance chooses among those that the sampler leaves."""
         prompts, beams = self._scores.shape
         shape = (prompts, self._count)
         scores, parents, chosen = np.empty(shape, np.float32), np.empty(shape, np.int64), np.empty(shape, np.int64)
         for prompt in range(prompts):
             found: list[tuple[Array, Array]] = []
             for beam in range(beams):
-                row = prompt * beams + self._rows[prompt, beam]
-                if self._sampler is None:
-                    tokens = np.sort(selection.largest(self._count, logits[row]))
-                    values = (logits[row, tokens] - top[row]) - total[row]
-                else:
-                    tokens, values = self._sampler.kept(logits[row])
+                tokens, values = sampler.kept(logits[self._all_rows[prompt, beam]])
                 found.append((tokens, values.astype(np.float32) + self._scores[prompt, beam]))
             all_scores = np.concatenate([values for _, values in found])
-            best = self._best(all_scores)
+            drawn = sampler.draw_apart(self._count, all_scores)
+            best = drawn[np.argsort(-all_scores[drawn], kind="stable")]
             scores[prompt] = all_scores[best]
             parents[prompt] = np.repeat(np.arange(beams), [len(tokens) for tokens, _ in found])[best]
             chosen[prompt] = np.concatenate([tokens for tokens, _ in found])[best]
         return scores, parents, chosen
 
-    def _best(self, scores: Array) -> Array:
-        if self._sampler is None:
-            return selection.largest(self._count, scores)
-        drawn = self._sampler.draw_apart(self._count, scores)
-        return drawn[np.argsort(-scores[drawn], kind="stable")]
+    def _hits(self, parents: Array, chosen: Array, stops: Stops) -> Array | None:
+        """Which candidates end (prompts, count); None where none does."""
+        if self._length + 1 == self._most:
+            return np.ones(chosen.shape, bool)
+        if not stops.may_end(chosen.reshape(-1).tolist()):
+            return None
+        longer = self._longer(parents, chosen)
+        hits = stops.ended(longer.reshape(-1, longer.shape[2])).reshape(chosen.shape)
+        return hits if hits.any() else None
 
-    def _note_ended(self, scores: Array, longer: Array, hits: Array) -> None:
+    def _histories(self, parents: Array) -> Array:
+        """The tokens of these beams so far: (prompts, count, length)."""
+        return np.take_along_axis(self._tokens[:, :, : self._length], parents[:, :, None], axis=1)
+
+    def _longer(self, parents: Array, chosen: Array) -> Array:
+        """The tokens of candidates, with the next one: (prompts, count, length + 1)."""
+        return np.concatenate([self._histories(parents), chosen[:, :, None]], axis=2)
+
+    def _note_ended(self, scores: Array, parents: Array, chosen: Array, hits: Array) -> None:
         """Keep the best of what has ended, now and before."""
         beams = self._scores.shape[1]
-        length = longer.shape[2]
+        length = self._length + 1
         ended = hits.copy()
         ended[:, beams:] = False  # the rest is there to go on with
         # A power of Python's, and one division: as torch does it.
@@ -148,7 +181,8 @@ class Beams:
         best = np.argsort(-merged, axis=1, kind="stable")[:, :beams]
         if (best < beams).all() and (best == np.arange(beams)).all():
             return
-        tokens = np.concatenate([self._done_tokens, self._filled(longer)], axis=1)
+        longer = self._filled(self._longer(parents, chosen))
+        tokens = np.concatenate([self._done_tokens, longer], axis=1)
         lengths = np.concatenate([self._done_lengths, np.full(scores.shape, length - self._prompt)], axis=1)
         self._done_scores = np.take_along_axis(merged, best, axis=1)
         self._done_tokens = np.take_along_axis(tokens, best[:, :, None], axis=1)
@@ -163,27 +197,27 @@ class Beams:
     def _look_ahead(self) -> None:
         """Whether a beam can still be better than what has ended."""
         settings = self._settings
+        if not self._is_done.any() and settings.length_penalty >= 0 and self._scores[:, 0].min() > _OUT:
+            return
         hopes_for_longest = settings.early_stopping == "never" and settings.length_penalty > 0
         length = (self._most if hopes_for_longest else self._length) - self._prompt
         best = self._scores[:, :1] / np.float32(length**settings.length_penalty)
         worst = np.where(self._is_done, self._done_scores.min(axis=1, keepdims=True), _OUT)
         self._may_improve &= (best > worst).any(axis=1)
 
-    def _placed(self, before: Array, parents: Array) -> tuple[Array, Array]:
+    def _placed(self, parents: list[list[int]], chosen: list[list[int]]) -> tuple[list[int], list[int]]:
         """A row for each beam: that of its parent for the first one of it, a free one for its siblings."""
-        prompts, beams = parents.shape
-        sources = np.tile(np.arange(beams), (prompts, 1))
-        rows = np.full((prompts, beams), -1)
-        for prompt in range(prompts):
-            wanted = before[prompt, parents[prompt]]
-            _, firsts = np.unique(wanted, return_index=True)
-            rows[prompt, firsts] = wanted[firsts]
-            free = np.setdiff1d(np.arange(beams), wanted)
-            siblings = np.flatnonzero(rows[prompt] < 0)
-            rows[prompt, siblings] = free[: len(siblings)]
-            sources[prompt, rows[prompt]] = wanted
-        self._rows = rows
-        tokens = np.empty((prompts, beams), np.int64)
-        np.put_along_axis(tokens, rows, self._tokens[:, :, self._length - 1], axis=1)
-        offsets = np.arange(prompts)[:, None] * beams
-        return (sources + offsets).reshape(-1), tokens.reshape(-1)
+        beams = len(parents[0])
+        sources, tokens, placed = [], [], []
+        for prompt, before in enumerate(self._rows):
+            wanted = [before[parent] for parent in parents[prompt]]
+            firsts = {row: beam for beam, row in reversed(list(enumerate(wanted)))}
+            free = iter([row for row in range(beams) if row not in firsts])
+            rows = [row if firsts[row] == beam else next(free) for beam, row in enumerate(wanted)]
+            beam_of = {row: beam for beam, row in enumerate(rows)}
+            sources += [prompt * beams + wanted[beam_of[row]] for row in range(beams)]
+            tokens += [chosen[prompt][beam_of[row]] for row in range(beams)]
+            placed.append(rows)
+        self._rows = placed
+        self._all_rows = np.array(placed) + np.arange(len(placed))[:, None] * beams
+        return sources, tokens

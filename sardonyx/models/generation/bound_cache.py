@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from sardonyx.api.values.ort_value import OrtValue
 from sardonyx.models.generation.bound_step import SingleStep, Step
 from sardonyx.models.generation.cache import Array, Cache
 from sardonyx.models.generation.signature import State
@@ -17,17 +20,35 @@ class BoundCache(Cache):
     ) -> None:
         super().__init__(rows, capacity, limit, spread)
         self._states = states
-        shapes = [state.sized(self.most_rows, capacity, head_size) for state in states]
-        self.buffers = [np.zeros(shape, state.dtype) for state, shape in zip(states, shapes, strict=True)]
+        self.buffers: list[Array] = [np.empty(0)] * len(states)
+        # Buffers that are alike lie in one block, so that rows of all of them are copied at once: pairs of a block
+        # (buffers, rows, …) and the axis of positions in it.
+        self._blocks: list[tuple[Array, int]] = []
+        for (shape, dtype, axis), places in self._alike(head_size).items():
+            block = np.zeros((len(places), *shape), dtype)
+            for place, buffer in zip(places, block, strict=True):
+                self.buffers[place] = buffer
+            if axis is not None:
+                self._blocks.append((block, axis + 1))
         self.turned = {
             place: np.zeros_like(self.buffers[place]) for place, state in enumerate(states) if state.axis is None
         }
         self.turn = 0
         # Steps by number of rows, number of tokens, turn and the row they are of (None: all).
         self.steps: dict[tuple[int, int, int, int | None], Step] = {}
+        # Buffers as values, by place, whether it is the first of two, number of rows and row.
+        self._values: dict[tuple[int, bool, int, int | None], OrtValue] = {}
         self._singles: dict[tuple[int, int], SingleStep] = {}
         self.single: SingleStep | None = None  # of the rows and the turn that there are
         self.hidden = self._hidden.data
+
+    def _alike(self, head_size: int | None) -> dict[Any, list[int]]:
+        """The places of states by shape, type and axis."""
+        found: dict[Any, list[int]] = {}
+        for place, state in enumerate(self._states):
+            shape = state.sized(self.most_rows, self.capacity, head_size)
+            found.setdefault((shape, state.dtype, state.axis), []).append(place)
+        return found
 
     @property
     def can_crop(self) -> bool:
@@ -50,6 +71,16 @@ class BoundCache(Cache):
     def next(self, place: int) -> Array:
         """The buffer that the next step writes a cache to."""
         return self.buffers[place] if self.turn or place not in self.turned else self.turned[place]
+
+    def value(self, place: int, row: int | None, *, next: bool = False) -> OrtValue:
+        """`now` as a value to bind, or `next`: of all rows, or of one."""
+        buffer = self.next(place) if next else self.now(place)
+        key = place, buffer is self.buffers[place], self.rows, row
+        found = self._values.get(key)
+        if found is None:
+            chosen = slice(self.rows) if row is None else slice(row, row + 1)
+            found = self._values[key] = OrtValue.ortvalue_from_numpy(buffer[chosen])
+        return found
 
     def take_turns(self) -> None:
         """What the last step wrote is what the next one reads."""
@@ -81,30 +112,36 @@ class BoundCache(Cache):
     def _unbind(self) -> None:
         """Forget what was bound: buffers are about to be others."""
         self.steps.clear()
+        self._values.clear()
         self._singles.clear()
         self.single = None
 
     def _grow(self, capacity: int) -> None:
         self._unbind()
+        self._blocks.clear()  # one by one, as all at once would be there twice
         for place, (state, buffer) in enumerate(zip(self._states, self.buffers, strict=True)):
             if state.axis is not None:
                 added = [(0, 0)] * buffer.ndim
                 added[state.axis] = (0, capacity - buffer.shape[state.axis])
                 self.buffers[place] = np.pad(buffer, added)
+                self._blocks.append((self.buffers[place][None], state.axis + 1))
 
     def _crop(self, length: int) -> None:
         if not length:
             self._clear()
 
-    def _move(self, places: Array, sources: Array, first: int) -> None:
+    def _move(self, places: list[int], sources: list[int], first: int) -> None:
         # Rows whose padding is left out hold their tokens further in front.
         begin = max(0, first - int(self._hidden[: self.rows].max()))
-        for place, state in enumerate(self._states):
-            buffer = self.now(place)
-            if state.axis is not None:
-                held = (slice(None),) * (state.axis - 1) + (slice(begin, self.length),)
-                buffer = buffer[(slice(None), *held)]
-            buffer[places] = buffer[sources]
+        held = [block[(slice(None),) * axis + (slice(begin, self.length),)] for block, axis in self._blocks]
+        held += [self.now(place)[None] for place in self.turned]
+        is_apart = set(places).isdisjoint(sources)
+        for block in held:
+            if is_apart:
+                for place, source in zip(places, sources, strict=True):
+                    block[:, place] = block[:, source]
+            else:
+                block[:, places] = block[:, sources]
 
     def _fan_out(self, sources: Array) -> None:
         for place, state in enumerate(self._states):

@@ -10,6 +10,7 @@ import numpy as np
 
 from sardonyx import errors
 from sardonyx.api.session import InferenceSession
+from sardonyx.api.values.ort_value import OrtValue
 from sardonyx.models.generation import model_facts
 from sardonyx.models.generation.bound_cache import BoundCache
 from sardonyx.models.generation.bound_step import SingleStep, Step
@@ -95,8 +96,9 @@ class BoundDecoder(Decoder):
         if step.mask is not None:
             _show(step, cache)
         step.run(self.session)
-        cache.advance_one()
-        cache.take_turns()
+        cache.length = begin + 1
+        if cache.turned:
+            cache.take_turns()
         return step
 
     def _chunk(self, rows: int) -> int:
@@ -161,7 +163,6 @@ class BoundDecoder(Decoder):
     def _bind(self, cache: BoundCache, ids: Array, others: Mapping[str, Any], row: int | None) -> Step:
         signature = self._signature
         rows, count = ids.shape
-        chosen = slice(rows) if row is None else slice(row, row + 1)
         binding = self.session.io_binding()
 
         def given(name: str, array: Array) -> Array:
@@ -169,14 +170,14 @@ class BoundDecoder(Decoder):
             return array
 
         def made(name: str, array: Array) -> None:
-            binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+            binding.bind_ortvalue_output(name, OrtValue.ortvalue_from_numpy(array))
 
         def dtype(name: str) -> np.dtype[Any]:
             return signature.dtypes[name]
 
         for place, state in enumerate(signature.states):
-            given(state.given, cache.now(place)[chosen])
-            made(state.made, cache.next(place)[chosen])
+            binding.bind_ortvalue_input(state.given, cache.value(place, row))
+            binding.bind_ortvalue_output(state.made, cache.value(place, row, next=True))
         logits = np.empty((rows, 1 if self._last_only else count, self.vocabulary or 0), self._logits_dtype)
         made(signature.logits, logits)
         greedy = np.empty(logits.shape[:2], np.int64) if signature.greedy else None

@@ -139,7 +139,7 @@ class Cache(ABC):
         self._coming_hidden[:rows] = end - self._mask[:rows, :end].sum(axis=1)
 
     def put_one(self, tokens: Sequence[int]) -> None:
-        """`put` for a token for each row that is no padding; `advance_one` goes with it.
+        """`put` for a token for each row that is no padding; then `length` is 1 more, and that is `advance`.
 
         It writes element by element through views, which touches little memory: all of it, code of NumPy's too, has to
         come anew behind a run that reads all weights.
@@ -153,10 +153,6 @@ class Cache(ABC):
             held[place] = token
             mask[place] = 1
             place += step
-
-    def advance_one(self) -> None:
-        """`advance` behind `put_one`."""
-        self.length += 1
 
     def coming_mask(self, count: int) -> Array:
         """The mask of all positions, with those of the step that is about to read `count` tokens: a view."""
@@ -207,17 +203,22 @@ class Cache(ABC):
         self._numbered = min(self._numbered, length)
         self.length = length
 
-    def reorder(self, rows: Array) -> None:
+    def reorder(self, rows: Sequence[int]) -> None:
         """Make row i what row `rows[i]` is now; only positions that differ between the two are copied."""
-        rows = np.asarray(rows)
-        if rows.shape != (self.rows,) or (rows < 0).any() or (rows >= self.rows).any():
-            raise errors.InvalidArgument(f"{rows.tolist()} does not name a row of {self.rows} for each of them")
-        self._number()
-        differs = self._contents[rows, : self.length] != self._contents[: self.rows, : self.length]
-        places = np.flatnonzero(differs.any(axis=1))
-        if not len(places):
+        is_flat = np.shape(rows) == (self.rows,)
+        rows = np.asarray(rows).tolist()
+        if not is_flat or min(rows) < 0 or max(rows) >= self.rows:
+            raise errors.InvalidArgument(f"{rows} does not name a row of {self.rows} for each of them")
+        changed = [row for row, source in enumerate(rows) if row != source]
+        if not changed:
             return
-        sources, first = rows[places], int(differs.any(axis=0).argmax())
+        self._number()
+        differs = self._contents[[rows[row] for row in changed], : self.length]
+        differs = differs != self._contents[changed, : self.length]
+        places = [row for row, one in zip(changed, differs.any(axis=1).tolist(), strict=True) if one]
+        if not places:
+            return
+        sources, first = [rows[place] for place in places], int(differs.any(axis=0).argmax())
         with self._changing():
             self._move(places, sources, first)
         for table in (self._tokens, self._mask, self._contents):
@@ -278,7 +279,7 @@ class Cache(ABC):
         """Let go of what lies behind."""
 
     @abstractmethod
-    def _move(self, places: Array, sources: Array, first: int) -> None:
+    def _move(self, places: list[int], sources: list[int], first: int) -> None:
         """Copy positions from `first` of rows `sources` to rows `places`."""
 
     @abstractmethod

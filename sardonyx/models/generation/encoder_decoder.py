@@ -10,6 +10,7 @@ import numpy as np
 
 from sardonyx import errors
 from sardonyx.api.session import InferenceSession
+from sardonyx.api.values.ort_value import OrtValue
 from sardonyx.models.generation import model_facts
 from sardonyx.models.generation.bound_step import SingleStep, Step
 from sardonyx.models.generation.cache import Array, Cache
@@ -108,7 +109,7 @@ class EncodedCache(Cache):
             self._clear()
         self.own = [np.ascontiguousarray(one[:, :, :length]) for one in self.own]
 
-    def _move(self, places: Array, sources: Array, first: int) -> None:
+    def _move(self, places: list[int], sources: list[int], first: int) -> None:
         # Rows change places with others of the same prompt alone, whose states of the encoder are the same.
         for one in self.own:
             one[places, :, first : self.length] = one[sources, :, first : self.length]
@@ -234,7 +235,7 @@ class EncodedDecoder(Decoder):
         step.past[0] = step.positions[0] = begin
         cache.put_one(tokens)
         step.run(session)
-        cache.advance_one()
+        cache.length = begin + 1
         return step
 
     def _bound(self, session: InferenceSession, cache: EncodedCache) -> Step:
@@ -250,11 +251,12 @@ class EncodedDecoder(Decoder):
             return array
 
         def made(name: str, array: Array) -> None:
-            binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+            binding.bind_ortvalue_output(name, OrtValue.ortvalue_from_numpy(array))
 
         for (name, _, output), buffer in zip(files.own, cache.own, strict=True):
-            given(name, buffer)
-            made(output, buffer)
+            value = OrtValue.ortvalue_from_numpy(buffer)
+            binding.bind_ortvalue_input(name, value)
+            binding.bind_ortvalue_output(output, value)
         held = {name: given(name, array) for name, array in cache.held.items()}
         held |= {name: given(name, cache.table) for name in _MASKS}
         kinds = {one.name: one.type for one in session.get_outputs()}

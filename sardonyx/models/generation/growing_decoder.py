@@ -42,7 +42,7 @@ class GrowingCache(Cache):
             for state, array in zip(self._states, self.arrays, strict=True)
         ]
 
-    def _move(self, places: Array, sources: Array, first: int) -> None:
+    def _move(self, places: list[int], sources: list[int], first: int) -> None:
         for state, array in zip(self._states, self.arrays, strict=True):
             if state.axis is None:
                 array[places] = array[sources]

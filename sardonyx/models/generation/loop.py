@@ -166,6 +166,10 @@ class _Run:
         cache, stops = self.cache, self.stops
         follow = self._follow()
         follow_greedily = None if self.changes or sampler is not None or self.others else self.model.follow_greedily
+        # For a streamer: many arrays are made at once, the next one last, and it cannot write to them.
+        columns: list[Array] = []
+        shown = tokens.T
+        shown.flags.writeable = False
         some_ended = False
         if streamer is not None:
             streamer.put(prompt)
@@ -178,7 +182,8 @@ class _Run:
                 written[row, length] = token
             length += 1
             if streamer is not None:
-                streamer.put(np.array(chosen, np.int64))
+                columns = columns or list(shown[length - 1 : length + 63][::-1])
+                streamer.put(columns.pop())
             if stops.may_end(chosen):
                 ended = stops.ended(tokens[:, :length])
                 if ended.any():
@@ -217,7 +222,7 @@ class _Run:
                 break
             rows, tokens = chosen
             self.cache.reorder(rows)
-            logits = follow(tokens.tolist(), self.cache)
+            logits = follow(tokens, self.cache)
         sequences, scores = beams.result()
         return Generated(sequences, scores, None)
 

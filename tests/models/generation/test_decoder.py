@@ -124,6 +124,7 @@ class _Written:
 
     def put(self, value: np.ndarray) -> None:
         self.shapes.append(value.shape)
+        self.last = value
         self.tokens.extend(np.ravel(value).tolist())
 
     def end(self) -> None:
@@ -136,6 +137,7 @@ def test_streamers_get_the_prompt_then_each_token_then_the_end(gpt2: Tiny) -> No
     assert streamer.shapes == [(1, 4), (1,), (1,), (1,)]
     assert streamer.tokens == found.sequences[0].tolist()
     assert streamer.ended == 1
+    assert not streamer.last.flags.writeable
 
 
 def test_given_processors_and_criteria_are_applied(gpt2: Tiny) -> None:
