@@ -10,7 +10,7 @@ import pytest
 from onnx import parser
 
 import sardonyx
-from sardonyx.compiler.native.matrices.determinant import Determinant
+from sardonyx.compiler.kernels.matrices.determinant import Determinant
 from tests.compiler.steps import VARIANTS, Array, bind
 
 

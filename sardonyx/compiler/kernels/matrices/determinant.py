@@ -1,12 +1,22 @@
-"""Determinants by elimination with the largest pivot of each column."""
+"""Det: determinants by elimination with the largest pivot of each column."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
+from sardonyx.compiler.arguments import Read, Record, Size, Write, kernel
+from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import F64, I64, Type
-from sardonyx.compiler.llvm.walk import kernel_frame, share
+from sardonyx.compiler.llvm.types import F64, I64, Type, type_of
+from sardonyx.compiler.llvm.walk import share
+from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.graph.types import numpy_dtype
 from sardonyx.light_dataclass import dataclass
+from sardonyx.ops.framework.facts import Fact
+from sardonyx.ops.linear_algebra import check_square
 
 
 @dataclass(frozen=True)
@@ -22,20 +32,23 @@ def scratch_bytes(target: Target, rows: int) -> int:
     return rows * -(-rows // lanes) * lanes * F64.nbytes
 
 
-def emit_determinant(target: Target, spec: DeterminantSpec) -> str:
-    """Arguments: matrices, results, their number, how many a chunk has, rows of a matrix.
+class Arguments(Record):
+    data = Read(lambda spec: spec.type)
+    results = Write(lambda spec: spec.type)
+    count = Size()  # of matrices
+    per_chunk = Size()
+    rows = Size()  # of a matrix
 
-    Everything is computed in float64 and rounded once.
-    """
-    k, words = kernel_frame(target)
-    data, results = k.pointer(words.load(0), spec.type), k.pointer(words.load(1), spec.type)
-    count, per_chunk, rows = words.load(2), words.load(3), words.load(4)
+
+@kernel(Arguments)
+def emit_determinant(k: Function, a: Arguments, spec: DeterminantSpec) -> None:
+    """The determinants, computed in float64 and rounded once."""
+    data, results, count, per_chunk, rows = a.data, a.results, a.count, a.per_chunk, a.rows
     matrix = _Matrix(k, k.pointer("scratch", F64), rows)
     begin, end = share(k, count, per_chunk)
     with k.loop(begin, end) as number:
         matrix.read(data.offset(number * rows * rows))
         results.store(matrix.determinant().to(spec.type), number)
-    return k.finish()
 
 
 class _Matrix:
@@ -99,3 +112,37 @@ class _Matrix:
         factor = k.splat(-(to.load(column) / pivot), self._lanes)
         with k.loop((column + 1) & -self._lanes, self._stride, self._lanes) as place:
             to.store(k.fma(factor, from_.load(place, self._lanes), to.load(place, self._lanes)), place)
+
+
+# Multiply-adds that are worth a claim of their own.
+_CHUNK = 1 << 14
+
+
+@template("determinant")
+class Determinant(NativeKernel):
+    """The determinants of the matrices in the last two dimensions."""
+
+    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
+        x = inputs[0]
+        type_ = None if x is None or x.dtype is None else type_of(numpy_dtype(x.dtype))
+        return None if type_ is not None and type_.is_float else "no kernel eliminates elements of this type"
+
+    def bind(self, binder: Binder, x: Tensor) -> Sequence[Tensor]:
+        check_square(x.shape)
+        rows = x.shape[-1]
+        x = contiguous(binder, x)
+        result = binder.new(x.dtype, x.shape[:-2])
+        count = math.prod(result.shape)
+        type_ = type_of(x.dtype)
+        assert type_ is not None
+        per_chunk = max(1, _CHUNK // max(1, rows**3))
+        binder.step(
+            emit_determinant,
+            DeterminantSpec(type_),
+            Arguments(data=x, results=result, count=count, per_chunk=per_chunk, rows=rows),
+            chunks=-(-count // per_chunk),
+            scratch=scratch_bytes(binder.target, rows),
+            flops=2 / 3 * rows**3 * count,
+            detail=f"{count} matrices of {rows} rows",
+        )
+        return [result]
