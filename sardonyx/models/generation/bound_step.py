@@ -16,7 +16,7 @@ from sardonyx.models.generation import selection
 Array = np.ndarray[Any, Any]
 
 # How often a text that goes on looks whether somebody has written to the model's files; other runs do each time.
-LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from sardonyx import errors
 from sardonyx.models.generation import bound_decoder
 from sardonyx.models.generation.bound_decoder import BoundDecoder
+from sardonyx.models.generation.bound_step import LOOK_SECONDS
 from sardonyx.models.generation.decoder import Decoder
 from sardonyx.models.generation.loop import generate
 from sardonyx.models.generation.settings import Settings
@@ -140,3 +144,35 @@ def test_a_cache_serves_one_call_at_a_time(gpt2: Tiny) -> None:
     np.testing.assert_array_equal(found.sequences, generate(gpt2.decoder, ids, settings).sequences)
     again = generate(gpt2.decoder, ids, settings, cache=found.cache)  # which is free again
     np.testing.assert_array_equal(again.sequences, found.sequences)
+
+
+class _Writing:
+    """A streamer that writes to the model's weights at the third token, and waits until that is looked at again."""
+
+    def __init__(self, weights: Path) -> None:
+        self.weights, self.calls = weights, 0
+
+    def put(self, value: np.ndarray) -> None:
+        self.calls += 1
+        if self.calls == 4:
+            with self.weights.open("r+b") as file:
+                file.write(b"\0")
+                file.truncate(self.weights.stat().st_size + 1)
+            time.sleep(2 * LOOK_SECONDS)
+
+    def end(self) -> None:
+        """Nothing."""
+
+
+def test_a_text_does_not_go_on_over_weights_that_somebody_writes_to(gpt2: Tiny, tmp_path: Path) -> None:
+    model = onnx.load(gpt2.path)
+    onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="weights", size_threshold=64)
+    decoder = Decoder.open(tmp_path / "model.onnx", gpt2.config)
+    ids, settings = random_prompt(1, 5), Settings(max_new_tokens=12)
+    np.testing.assert_array_equal(
+        generate(decoder, ids, settings).sequences, generate(gpt2.decoder, ids, settings).sequences
+    )
+    streamer = _Writing(tmp_path / "weights")
+    with pytest.raises(RuntimeError, match="weights"):
+        generate(decoder, ids, settings, streamer=streamer)
+    assert streamer.calls < 12
