@@ -87,6 +87,8 @@ def _m2m100(folder: Path, places: Places) -> None:
 
 def _whisper(folder: Path, places: Places) -> None:
     """Whisper-small as Optimum exports it, for both engines."""
+    import torch
+
     tiny = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2}
     tiny |= {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in _TINY_SIDE.items()}
     config = _WHISPER | (tiny if places.tiny else {})
@@ -95,6 +97,8 @@ def _whisper(folder: Path, places: Places) -> None:
         setattr(model.generation_config, name, value)
     # Else transformers makes it anew from the model's config when it is saved, and exporters read that.
     model.generation_config._from_model_config = False
+    with torch.no_grad():  # scores of 0: a time that is not asked for, but the likeliest token, would begin a window
+        model.get_input_embeddings().weight[_WHISPER_GENERATION["no_timestamps_token_id"] + 1 :] = 0
     model.save_pretrained(folder / WEIGHTS)
     del model
     task = "automatic-speech-recognition-with-past"

@@ -57,10 +57,10 @@ def processors_of(
         begin, factor = settings.exponential_decay_length_penalty
         found.append(_growing_end(prompt + begin, factor, ends))
     if settings.suppress_tokens:
-        found.append(_suppressed(list(settings.suppress_tokens)))
+        found.append(suppressed(list(settings.suppress_tokens)))
     if settings.begin_suppress_tokens:
         begin = prompt if prompt > 1 or settings.forced_bos_token_id is None else prompt + 1
-        found.append(_suppressed(list(settings.begin_suppress_tokens), begin))
+        found.append(suppressed(list(settings.begin_suppress_tokens), begin))
     return found
 
 
@@ -168,11 +168,12 @@ def _growing_end(begin: int, factor: float, ends: Sequence[int]) -> Processor:
     return process
 
 
-def _suppressed(tokens_never: Sequence[int], only_at: int | None = None) -> Processor:
-    """These tokens never, or not behind `only_at` tokens."""
+def suppressed(never: Sequence[int], only_at: int | None = None) -> Processor:
+    """These tokens never, or not behind `only_at` tokens; those outside of the vocabulary mean nothing."""
+    places = np.array([token for token in never if token >= 0], np.int64)
 
     def process(tokens: Array, scores: Array) -> None:
         if only_at is None or tokens.shape[1] == only_at:
-            scores[:, tokens_never] = _NEVER
+            scores[:, places[places < scores.shape[1]]] = _NEVER
 
     return process

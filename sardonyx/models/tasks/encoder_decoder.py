@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from sardonyx.models.sessions import SessionSettings
 
 _FILES = (layout.ENCODER, layout.DECODER, layout.DECODER_WITH_PAST)
+# What outputs with the weights of attention are called, by layer: `cross_attentions.0`, …
+_ATTENTIONS = ("decoder_attentions", "cross_attentions")
 
 
 class ORTEncoder:
@@ -82,6 +84,7 @@ class ORTDecoder:
         self.caches = caches_of.cache_names(self.with_past)
         self.is_merged = "use_cache_branch" in first.inputs
         self._given = [one.output or "" for one in caches_of.given_names(first)]
+        self._attentions = {kind: _numbered(kind, first, self.with_past) for kind in _ATTENTIONS}
         # Graphs that were traced with one token a step give wrong numbers for more, without a word.
         logits = self.with_past.output_shapes.get("logits", [None, None])
         self._one_a_step = self.is_merged or logits[1] in (1, "1")
@@ -112,6 +115,16 @@ class ORTDecoder:
         size = self.part.output_shapes["logits"][-1]
         return size if isinstance(size, int) else None
 
+    def require_attentions(self) -> None:
+        """`errors.InvalidArgument` where the files do not give the weights of attention over the encoder's states."""
+        if not self._attentions["cross_attentions"]:
+            raise errors.InvalidArgument(
+                f"output_attentions and return_token_timestamps take a decoder with the outputs cross_attentions.0, …: "
+                f"{self.with_past.path.name} gives {', '.join([*self.with_past.outputs][:3])}, … Export the model with "
+                "Optimum's main_export(…, model_kwargs={'output_attentions': True}, custom_onnx_configs=…), whose "
+                "config names these outputs, or take files that were, such as transformers.js' *_timestamped"
+            )
+
     def forward(
         self,
         input_ids: Array,
@@ -121,34 +134,53 @@ class ORTDecoder:
         past_key_values: Any = None,
         use_cache: bool | None = None,
         return_dict: bool | None = None,
+        output_attentions: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Logits (batch, length, vocabulary) and caches as a `Seq2SeqLMOutput`."""
+        """Logits (batch, length, vocabulary) and caches as a `Seq2SeqLMOutput`.
+
+        With `output_attentions` also what the files give of `decoder_attentions` and `cross_attentions`, for each
+        layer (batch, heads, length, positions); `errors.InvalidArgument` where they give none of the latter.
+        """
+        if output_attentions:
+            self.require_attentions()
+        wanted = [name for names in self._attentions.values() for name in names] if output_attentions else []
         keeps = self.can_use_cache if use_cache is None else use_cache
         past = key_values(past_key_values)
         shared = {"encoder_hidden_states": encoder_hidden_states, "encoder_attention_mask": encoder_attention_mask}
         length = int(input_ids.shape[1])
         if past is None or not self._one_a_step or length == 1:
-            logits, past = self._step(input_ids, attention_mask, past, keeps, shared)
+            found, past = self._step(input_ids, attention_mask, past, keeps, shared, wanted)
         else:
-            pieces = []
+            pieces: list[dict[str, Array]] = []
             for column in range(length):
                 mask = (
                     None
                     if attention_mask is None
                     else attention_mask[:, : attention_mask.shape[1] - length + column + 1]
                 )
-                piece, past = self._step(input_ids[:, column : column + 1], mask, past, True, shared)
+                piece, past = self._step(input_ids[:, column : column + 1], mask, past, True, shared, wanted)
                 pieces.append(piece)
-            logits = _joined(pieces)
-        return output("Seq2SeqLMOutput", return_dict, past if keeps else None, logits=logits)
+            found = {name: _joined([piece[name] for piece in pieces], name) for name in pieces[0]}
+        fields: dict[str, Any] = {"logits": found["logits"]}
+        if output_attentions:
+            # No layers at all, and not None, is what transformers can go through.
+            fields |= {kind: tuple(found[name] for name in names) for kind, names in self._attentions.items()}
+        return output("Seq2SeqLMOutput", return_dict, past if keeps else None, **fields)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs)
 
     def _step(
-        self, ids: Array, mask: Array | None, past: KeyValues | None, keeps: bool, shared: Mapping[str, Any]
-    ) -> tuple[Array, KeyValues | None]:
+        self,
+        ids: Array,
+        mask: Array | None,
+        past: KeyValues | None,
+        keeps: bool,
+        shared: Mapping[str, Any],
+        further: Sequence[str],
+    ) -> tuple[dict[str, Array], KeyValues | None]:
+        """The logits and further outputs by name, and the caches."""
         part = self.part if past is None else self.with_past
         batch, length = int(ids.shape[0]), int(ids.shape[1])
         earlier = past.get_seq_length() if past is not None else 0
@@ -175,11 +207,12 @@ class ORTDecoder:
             wanted = self._given
         else:
             wanted = [one.output for one in self.caches if one.output is not None and not one.is_cross]
-        results = part.run(values, ["logits", *(wanted if keeps else ())])
+        results = part.run(values, ["logits", *further, *(wanted if keeps else ())])
+        found = {name: results[name] for name in ("logits", *further)}
         if not keeps:
-            return results["logits"], None
+            return found, None
         names = self.caches if past is not None else caches_of.given_names(part)
-        return results["logits"], caches_of.by_layer(names, results, earlier + length, past)
+        return found, caches_of.by_layer(names, results, earlier + length, past)
 
 
 class ORTModelForConditionalGeneration(Generating):
@@ -312,6 +345,9 @@ class ORTModelForConditionalGeneration(Generating):
         return_dict: bool | None,
         kwargs: dict[str, Any],
     ) -> Any:
+        output_attentions = bool(kwargs.pop("output_attentions", None))
+        if output_attentions:
+            self.decoder.require_attentions()
         self._refuse_what_is_not_there(kwargs)
         if decoder_input_ids is None:
             raise errors.InvalidArgument("forward needs decoder_input_ids, of the shape (batch, length)")
@@ -328,6 +364,7 @@ class ORTModelForConditionalGeneration(Generating):
             past_key_values=past_key_values,
             use_cache=keeps,
             return_dict=True,
+            output_attentions=output_attentions,
         )
         return output(
             "Seq2SeqLMOutput",
@@ -335,6 +372,7 @@ class ORTModelForConditionalGeneration(Generating):
             found.get("cache", found.get("past_key_values")),
             logits=found.logits,
             encoder_last_hidden_state=states,
+            **{kind: found[kind] for kind in _ATTENTIONS if output_attentions},
         )
 
     def _states_mask(self, attention_mask: Array | None, states: Array) -> Array | None:
@@ -361,8 +399,23 @@ def _decoder_files(files: ModelFiles, names: Mapping[str, str | None], said: Gen
     return found
 
 
-def _joined(pieces: list[Array]) -> Array:
+def _numbered(kind: str, first: Part, with_past: Part) -> list[str]:
+    """The outputs `kind.0`, `kind.1`, … that both files have, in order."""
+    found: list[str] = []
+    while all(f"{kind}.{len(found)}" in part.outputs for part in (first, with_past)):
+        found.append(f"{kind}.{len(found)}")
+    return found
+
+
+def _joined(pieces: list[Array], name: str) -> Array:
+    """The logits or weights of attention of tokens one behind the other."""
+    axis = 1 if name == "logits" else 2
+    if name.startswith("decoder_attentions"):  # later tokens see more positions
+        raise errors.NotImplemented(
+            "output_attentions for several tokens behind others, with a file that was traced for one token: pass the "
+            "tokens one by one"
+        )
     first = pieces[0]
     if isinstance(first, np.ndarray):
-        return np.concatenate(pieces, axis=1)
-    return require("torch", "Tensors").cat(pieces, dim=1)
+        return np.concatenate(pieces, axis=axis)
+    return require("torch", "Tensors").cat(pieces, dim=axis)

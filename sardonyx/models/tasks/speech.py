@@ -74,6 +74,16 @@ class ORTModelForWhisper(_whisper_mixin(), ORTModelForSpeechSeq2Seq):  # type: i
         convolutions = SimpleNamespace(conv1=SimpleNamespace(stride=(1,)), conv2=SimpleNamespace(stride=(2,)))
         self.model = SimpleNamespace(encoder=convolutions, config=self.config)
 
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """As transformers' `generate` of Whisper, with its arguments.
+
+        `return_token_timestamps=True`, which pipelines pass for times of words, takes a decoder that gives its
+        `cross_attentions`; `errors.InvalidArgument` says how to export one.
+        """
+        if kwargs.get("return_token_timestamps"):
+            self.decoder.require_attentions()
+        return super().generate(*args, **kwargs)
+
 
 class ORTModelForMoonshine(ORTModelForSpeechSeq2Seq):
     """Moonshine, which takes the samples themselves: `input_values` (batch, samples)."""

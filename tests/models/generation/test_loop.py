@@ -108,3 +108,30 @@ def test_forced_first_token_is_of_prompts_of_one(gpt2: Tiny) -> None:
     found = generate(gpt2.decoder, ids, Settings(max_new_tokens=5, forced_bos_token_id=33)).sequences
     np.testing.assert_array_equal(found, gpt2.tokens(ids, max_new_tokens=5, do_sample=False, forced_bos_token_id=33))
     assert (found[:, 1] == 33).all()
+
+
+def test_bans_of_transformers_processors_are_those_of_settings(gpt2: Tiny) -> None:
+    theirs = pytest.importorskip("transformers.generation.logits_process")
+    ids, count = random_prompt(2, 4), 16
+    free = generate(gpt2.decoder, ids, Settings(max_new_tokens=count)).sequences[:, 4:]
+    never = [*np.unique(free)[::2].tolist(), VOCABULARY, -1]  # no tokens at the end
+    first = np.unique(free[:, 0]).tolist()
+
+    def plus_one(_: object, scores: object) -> object:
+        return scores + 1  # type: ignore[operator]
+
+    found = generate(
+        gpt2.decoder,
+        ids,
+        Settings(max_new_tokens=count),
+        processors=[
+            plus_one,
+            theirs.SuppressTokensLogitsProcessor(never),
+            plus_one,
+            theirs.SuppressTokensAtBeginLogitsProcessor(first, 4),
+        ],
+    ).sequences
+    settings = Settings(max_new_tokens=count, suppress_tokens=tuple(never[:-2]), begin_suppress_tokens=tuple(first))
+    np.testing.assert_array_equal(found, generate(gpt2.decoder, ids, settings).sequences)
+    assert not np.isin(found[:, 4:], never).any()
+    assert not np.isin(found[:, 4], first).any()

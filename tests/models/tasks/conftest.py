@@ -10,8 +10,8 @@ import pytest
 
 from tests.models.tiny_models import Folders
 
-# Kinds of files by the second word of a name: both decoders in one, and none with caches.
-_MERGED, _WHOLE = "merged", "whole"
+# Kinds of files by the words behind a name: both decoders in one, none with caches, and one that gives attentions.
+_MERGED, _WHOLE, _ATTENTIVE = "merged", "whole", "attentive"
 
 GENERATORS = (
     "gpt2",
@@ -58,7 +58,12 @@ class Generators:
             exports.save_decoder(model, folder, with_past=_WHOLE not in form)
         else:
             exports.save_encoder_decoder(
-                model, folder, exports.read_by(kind), merged=_MERGED in form, caches=_WHOLE not in form
+                model,
+                folder,
+                exports.read_by(kind),
+                merged=_MERGED in form,
+                caches=_WHOLE not in form,
+                attentions=_ATTENTIVE in form,
             )
         if kind != "whisper":
             exports.tokenizer().save_pretrained(folder)

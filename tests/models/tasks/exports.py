@@ -6,6 +6,7 @@ in one with an input that chooses.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -179,6 +180,7 @@ def whisper() -> Any:
         return_timestamps=False,
         lang_to_id={"<|en|>": EN, "<|de|>": DE},
         task_to_id={"transcribe": TRANSCRIBE, "translate": TRANSLATE},
+        alignment_heads=[[0, 0], [0, 1]],
     )
     return model
 
@@ -211,9 +213,21 @@ def save_decoder(model: Any, folder: Path, *, with_past: bool = True) -> None:
 
 
 def save_encoder_decoder(
-    model: Any, folder: Path, read: Mapping[str, Any], *, merged: bool, caches: bool = True
+    model: Any,
+    folder: Path,
+    read: Mapping[str, Any],
+    *,
+    merged: bool,
+    caches: bool = True,
+    attentions: bool = False,
 ) -> None:
-    """The encoder, and the decoder in one file or two, beside the configs; `read` is what the encoder reads."""
+    """The encoder, and the decoder in one file or two, beside the configs; `read` is what the encoder reads.
+
+    With `attentions` the decoder gives its weights of attention over the encoder's states.
+    """
+    if attentions:
+        model = copy.deepcopy(model)
+        model.set_attn_implementation("eager")
     _save_configs(model, folder)
     encoder = model.get_encoder()
     _export(model, lambda given: {"last_hidden_state": encoder(**given)[0]}, read, folder / "encoder_model.onnx", {})
@@ -224,7 +238,7 @@ def save_encoder_decoder(
     values = {"input_ids": ids, "encoder_hidden_states": states}
     if is_masked:
         values["encoder_attention_mask"] = torch.ones(states.shape[:2], dtype=torch.int64)
-    run = _Steps(model, caches)
+    run = _Steps(model, caches, attentions)
     _export(model, run.begin, values, folder / "decoder_model.onnx", {"present": "length"})
     if not caches:
         return
@@ -234,7 +248,9 @@ def save_encoder_decoder(
         **{name: value for name, value in values.items() if name != "encoder_hidden_states"},
         "input_ids": ids[:, :1],
     }
-    later |= {name.replace("present", "past_key_values"): one for name, one in first.items() if name != "logits"}
+    later |= {
+        name.replace("present", "past_key_values"): one for name, one in first.items() if name.startswith("present")
+    }
     lengths = {"past": "past", "present": "whole", "logits": "1"}  # traced with one token, it is for one alone
     _export(model, lambda given: run.go_on(given, states), later, folder / "decoder_with_past_model.onnx", lengths)
     if merged:
@@ -244,9 +260,10 @@ def save_encoder_decoder(
 class _Steps:
     """The two calls of a decoder with an encoder's states."""
 
-    def __init__(self, model: Any, caches: bool) -> None:
+    def __init__(self, model: Any, caches: bool, attentions: bool) -> None:
         self._model = model
         self._caches = caches
+        self._attentions = attentions
 
     def begin(self, given: Mapping[str, Any]) -> dict[str, Any]:
         states = given["encoder_hidden_states"]
@@ -274,11 +291,14 @@ class _Steps:
             decoder_attention_mask=shown if is_plain else _causal(shown, given["input_ids"].shape[1]),
             past_key_values=past,
             use_cache=self._caches,
+            output_attentions=self._attentions,
             **({} if mask is None else {"attention_mask": mask}),
         )
 
     def _named(self, found: Any, *, cross_too: bool) -> dict[str, Any]:
         made = {"logits": found.logits}
+        if self._attentions:
+            made |= {f"cross_attentions.{layer}": one for layer, one in enumerate(found.cross_attentions)}
         if self._caches:
             kept = found.past_key_values
             own, cross = _flat(kept.self_attention_cache), _flat(kept.cross_attention_cache)
@@ -355,6 +375,8 @@ def _axes(name: str, value: Any, lengths: Mapping[str, str]) -> dict[int, str]:
         found[2] = "read" if "encoder" in name else lengths[name.partition("_")[0].partition(".")[0]]
     elif name in ("encoder_hidden_states", "encoder_attention_mask", "last_hidden_state"):
         found[1] = "read"
+    elif name.startswith("cross_attentions"):
+        found |= {2: "length", 3: "read"}
     elif name == "logits" and name in lengths:
         found[1] = lengths[name]
     elif name in ("input_ids", "position_ids", "logits"):

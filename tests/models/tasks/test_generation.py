@@ -320,6 +320,7 @@ def whisper_equal(
 ) -> None:
     torch.manual_seed(0)
     expected = generators.pytorch("whisper merged").generate(features, **kwargs)
+    torch.manual_seed(0)
     found = generators("whisper merged").generate(features, **kwargs)
     assert torch.equal(read(found), read(expected))
 
@@ -342,6 +343,77 @@ def test_whisper_finds_languages(generators: Generators) -> None:
     features = exports.random_sound(3)
     expected = generators.pytorch("whisper merged").detect_language(features)
     assert torch.equal(generators("whisper merged").detect_language(features), expected)
+
+
+@pytest.mark.parametrize("name", ["whisper attentive", "whisper attentive merged"])
+@pytest.mark.parametrize(
+    ("frames", "settings"),
+    [
+        (100, {}),
+        (100, {"num_beams": 3}),
+        (100, {"temperature": (0.0, 0.5), "logprob_threshold": -1.0}),
+        (260, {"return_timestamps": True}),
+    ],
+)
+def test_whisper_times_its_tokens(generators: Generators, name: str, frames: int, settings: dict[str, Any]) -> None:
+    features = exports.random_sound(2, frames)
+    given = {
+        "return_token_timestamps": True,
+        "attention_mask": torch.ones((2, frames), dtype=torch.int64),
+        "language": "en",
+        **settings,
+    }
+    torch.manual_seed(0)
+    expected = generators.pytorch("whisper").generate(features, **given)
+    torch.manual_seed(0)
+    found = generators(name).generate(features, **given)
+    assert torch.equal(found["sequences"], expected["sequences"])
+    assert torch.allclose(found["token_timestamps"], expected["token_timestamps"])
+    assert len(found["token_timestamps"].unique()) > 3
+
+
+def test_whisper_says_how_to_export_attentions(generators: Generators) -> None:
+    model, features = generators("whisper merged"), exports.random_sound(1)
+    told = r"cross_attentions\.0.*output_attentions.*_timestamped"
+    with pytest.raises(errors.InvalidArgument, match=told):
+        model.generate(features, return_token_timestamps=True)
+    with pytest.raises(errors.InvalidArgument, match=told):
+        model(features, decoder_input_ids=torch.tensor([[exports.START]]), output_attentions=True)
+
+
+def test_weights_of_attention_over_sound(generators: Generators) -> None:
+    features, ids = exports.random_sound(2), torch.tensor([[exports.START, exports.EN, 5], [exports.START, 6, 7]])
+    for model in (generators("whisper attentive"), generators("whisper attentive merged")):
+        found = model(features, decoder_input_ids=ids, output_attentions=True)
+        (weights,) = found.cross_attentions
+        assert weights.shape == (2, 2, 3, 50)
+        assert torch.allclose(weights.sum(-1), torch.ones(2, 2, 3), atol=1e-6)
+        assert found.decoder_attentions == ()
+        first = model(features, decoder_input_ids=ids[:, :1], use_cache=True)
+        later = model(
+            encoder_outputs=(found.encoder_last_hidden_state,),
+            decoder_input_ids=ids[:, 1:],
+            past_key_values=first.past_key_values,
+            output_attentions=True,
+        )
+        assert torch.allclose(later.cross_attentions[0], weights[:, :, 1:], atol=1e-5)
+
+
+def test_whisper_draws_by_the_seed_at_temperatures_above_0(generators: Generators) -> None:
+    # Every window is too repetitive, so that all temperatures are tried.
+    settings: dict[str, Any] = {"language": "en", "compression_ratio_threshold": 0.0, "temperature": (0.0, 0.7, 1.5)}
+    features = exports.random_sound(1)
+    with_scores = settings | {"logprob_threshold": 0.0}
+    whisper_equal(generators, features, **with_scores)  # transformers draws, by torch's seed
+    model = generators("whisper merged")
+    drawn = []
+    for seed in (0, 0, 1):  # our own loop draws
+        torch.manual_seed(seed)
+        drawn.append(model.generate(features, **settings))
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], model.generate(features, **settings | {"temperature": (0.0,)}))
+    assert int(drawn[0].max()) < exports.FIRST_TIME + 1501
 
 
 @pytest.mark.parametrize("falls_back", [False, True])
