@@ -273,8 +273,9 @@ class Group(Field[Nested]):
 class Inside:
     """The arguments in the function that is being written."""
 
-    def __init__(self, k: Function, spec: Any) -> None:
+    def __init__(self, k: Function, spec: Any, *, cached: bool = True) -> None:
         self.k = k
+        self._cached = cached
         self.spec = spec
         self.words = k.pointer("arguments", I64)
         self._loaded: dict[int, Value] = {}
@@ -282,8 +283,8 @@ class Inside:
 
     @property
     def at_entry(self) -> bool:
-        """Whether what is written now is done before everything else, so that it can be used everywhere."""
-        return self.k._block == "entry" and self.k._entry is self._entry
+        """Whether what is loaded now is kept, as everything that follows can use it."""
+        return self._cached and self.k._block == "entry" and self.k._entry is self._entry
 
     def word(self, at: int) -> Value:
         """A word, loaded here unless it was loaded where all that follows can use it."""
@@ -372,8 +373,9 @@ class KernelSource:
     __name__: str
     __qualname__: str
 
-    def __init__(self, write: Callable[[Function, Any, Any], None], arguments: type[Record]) -> None:
+    def __init__(self, write: Callable[[Function, Any, Any], None], arguments: type[Record], *, cached: bool) -> None:
         self.arguments = arguments
+        self._cached = cached
         self._write = write
         update_wrapper(self, write)
 
@@ -381,13 +383,16 @@ class KernelSource:
         from sardonyx.compiler.llvm.builder import Function  # which sessions do without whose kernels are all there
 
         k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
-        self._write(k, self.arguments.of(Inside(k, spec)), spec)
+        self._write(k, self.arguments.of(Inside(k, spec, cached=self._cached)), spec)
         return k.finish()
 
 
-def kernel(arguments: type[Given]) -> Callable[[Callable[[Function, Given, Any], None]], KernelSource]:
+def kernel(
+    arguments: type[Given], *, cached: bool = True
+) -> Callable[[Callable[[Function, Given, Any], None]], KernelSource]:
     """Make a kernel of a function that writes its body: ``emit_name(k, a, spec)``, with the arguments in `a`.
 
+    Arguments that are not `cached` are loaded wherever the code reads them, so that they take no registers in between.
     The kernel does the chunks from ``k["begin"]`` up to ``k["end"]``; ``k["scratch"]`` is memory of the thread's own.
     """
-    return lambda write: KernelSource(write, arguments)
+    return lambda write: KernelSource(write, arguments, cached=cached)

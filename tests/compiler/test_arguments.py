@@ -161,3 +161,14 @@ def emit_twice(k: Function, a: Pair, spec: tuple[()]) -> None:
 def test_a_field_is_loaded_again_where_its_first_value_is_unknown() -> None:
     text = emit_twice(host_target(), ())
     assert text.count("load i64") == 3  # the address once, the number in each block
+
+
+@kernel(Pair, cached=False)
+def emit_anew(k: Function, a: Pair, spec: tuple[()]) -> None:
+    """A field that is read twice."""
+    a.data.store(1.0, a.step)
+    a.data.store(2.0, a.step)
+
+
+def test_a_field_that_is_not_kept_is_loaded_wherever_it_is_read() -> None:
+    assert emit_anew(host_target(), ()).count("load i64") == 4
