@@ -19,8 +19,8 @@ import numpy as np
 
 from benchmarks.kernels.movement import Runner
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.attention.attention import MultiHeadAttentionKernel
 from sardonyx.compiler.llvm.library import library
-from sardonyx.compiler.native.attention.attention import MultiHeadAttentionKernel
 
 F32 = np.dtype(np.float32)
 Shape = tuple[int, ...]

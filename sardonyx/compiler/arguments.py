@@ -75,6 +75,10 @@ class Field(Generic[Face]):
         """What the code has of it, in the function that is being written, `at` words from the first one."""
         raise NotImplementedError
 
+    def words(self, inside: Inside, at: int) -> Iterator[tuple[str, Value]]:
+        """Its words by name, each loaded here."""
+        yield self.name, inside.word(at)
+
 
 class Size(Field["Value"]):
     """A whole number, such as a size, a stride in elements or bytes, or a flag."""
@@ -178,6 +182,9 @@ class Rest(Field["Pointer"]):
     def read(self, inside: Inside, at: int) -> Pointer:
         return inside.words.offset(at)
 
+    def words(self, inside: Inside, at: int) -> Iterator[tuple[str, Value]]:
+        return iter(())
+
 
 class Several(Field[tuple[Face, ...]]):
     """A field as many times as the specification says."""
@@ -205,6 +212,39 @@ class Several(Field[tuple[Face, ...]]):
         apart = self._field.size(inside.spec)
         return tuple(self._field.read(inside, at + index * apart) for index in range(self._count(inside.spec)))
 
+    def words(self, inside: Inside, at: int) -> Iterator[tuple[str, Value]]:
+        apart = self._field.size(inside.spec)
+        for index in range(self._count(inside.spec)):
+            for name, word in self._field.words(inside, at + index * apart):
+                yield f"{name}{index}", word
+
+
+class When(Field[Face | None]):
+    """A field that is there if the specification says so; else binding gives None, and the code has None."""
+
+    def __init__(self, field: Field[Face], condition: Callable[[Any], bool]) -> None:
+        self._field = field
+        self._condition = condition
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        super().__set_name__(owner, name)
+        self._field.name = name
+
+    def size(self, spec: Any) -> int:
+        return self._field.size(spec) if self._condition(spec) else 0
+
+    def add(self, words: Words, value: Any, spec: Any) -> None:
+        if (value is not None) != self._condition(spec):
+            raise TypeError(f"'{self.name}' is {value!r}, where the specification says otherwise")
+        if value is not None:
+            self._field.add(words, value, spec)
+
+    def read(self, inside: Inside, at: int) -> Face | None:
+        return self._field.read(inside, at) if self._condition(inside.spec) else None
+
+    def words(self, inside: Inside, at: int) -> Iterator[tuple[str, Value]]:
+        return self._field.words(inside, at) if self._condition(inside.spec) else iter(())
+
 
 Nested = TypeVar("Nested", bound="Record")
 
@@ -226,12 +266,16 @@ class Group(Field[Nested]):
     def read(self, inside: Inside, at: int) -> Nested:
         return self._record.of(inside, at)
 
+    def words(self, inside: Inside, at: int) -> Iterator[tuple[str, Value]]:
+        return iter(self._record.of(inside, at).loaded().items())
+
 
 class Inside:
     """The arguments in the function that is being written."""
 
-    def __init__(self, k: Function, spec: Any) -> None:
+    def __init__(self, k: Function, spec: Any, *, cached: bool = True) -> None:
         self.k = k
+        self._cached = cached
         self.spec = spec
         self.words = k.pointer("arguments", I64)
         self._loaded: dict[int, Value] = {}
@@ -239,8 +283,8 @@ class Inside:
 
     @property
     def at_entry(self) -> bool:
-        """Whether what is written now is done before everything else, so that it can be used everywhere."""
-        return self.k._block == "entry" and self.k._entry is self._entry
+        """Whether what is loaded now is kept, as everything that follows can use it."""
+        return self._cached and self.k._block == "entry" and self.k._entry is self._entry
 
     def word(self, at: int) -> Value:
         """A word, loaded here unless it was loaded where all that follows can use it."""
@@ -312,13 +356,12 @@ class Record:
         return at
 
     def loaded(self) -> Mapping[str, Value]:
-        """All words by the names of their fields, loaded here one after the other."""
-        return dict(self._words_by_name())
-
-    def _words_by_name(self) -> Iterator[tuple[str, Value]]:
+        """All words by the names of their fields, loaded here one after the other; those of fields that are repeated
+        have the index behind the name."""
+        found: dict[str, Value] = {}
         for field in self.fields:
-            if field.size(self._inside.spec) == 1:
-                yield field.name, self._inside.word(self._place(field))
+            found.update(field.words(self._inside, self._place(field)))
+        return found
 
 
 Given = TypeVar("Given", bound=Record)
@@ -330,8 +373,9 @@ class KernelSource:
     __name__: str
     __qualname__: str
 
-    def __init__(self, write: Callable[[Function, Any, Any], None], arguments: type[Record]) -> None:
+    def __init__(self, write: Callable[[Function, Any, Any], None], arguments: type[Record], *, cached: bool) -> None:
         self.arguments = arguments
+        self._cached = cached
         self._write = write
         update_wrapper(self, write)
 
@@ -339,13 +383,16 @@ class KernelSource:
         from sardonyx.compiler.llvm.builder import Function  # which sessions do without whose kernels are all there
 
         k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
-        self._write(k, self.arguments.of(Inside(k, spec)), spec)
+        self._write(k, self.arguments.of(Inside(k, spec, cached=self._cached)), spec)
         return k.finish()
 
 
-def kernel(arguments: type[Given]) -> Callable[[Callable[[Function, Given, Any], None]], KernelSource]:
+def kernel(
+    arguments: type[Given], *, cached: bool = True
+) -> Callable[[Callable[[Function, Given, Any], None]], KernelSource]:
     """Make a kernel of a function that writes its body: ``emit_name(k, a, spec)``, with the arguments in `a`.
 
+    Arguments that are not `cached` are loaded wherever the code reads them, so that they take no registers in between.
     The kernel does the chunks from ``k["begin"]`` up to ``k["end"]``; ``k["scratch"]`` is memory of the thread's own.
     """
-    return lambda write: KernelSource(write, arguments)
+    return lambda write: KernelSource(write, arguments, cached=cached)

@@ -11,6 +11,7 @@ from sardonyx.compiler.arguments import (
     ErrorSlot,
     Float,
     Group,
+    Inside,
     Read,
     Record,
     Rest,
@@ -18,6 +19,7 @@ from sardonyx.compiler.arguments import (
     Size,
     Table,
     Update,
+    When,
     Write,
     kernel,
 )
@@ -26,7 +28,7 @@ from sardonyx.compiler.bound_step import Shifted, Tensor
 from sardonyx.compiler.llvm.builder import Function
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.llvm.target import host_target
-from sardonyx.compiler.llvm.types import F32, F64, I64
+from sardonyx.compiler.llvm.types import F32, F64, I64, PTR
 
 
 class Pair(Record):
@@ -43,6 +45,7 @@ class Everything(Record):
     items = Size()
     limit = Float(F32)
     pairs = Several(Group(Pair), lambda spec: 2)
+    factor = When(Size(), lambda spec: not spec)
     places = Rest()
 
 
@@ -68,6 +71,7 @@ def given(**changes: Any) -> dict[str, Any]:
         "items": 7,
         "limit": 0.5,
         "pairs": pairs,
+        "factor": 3,
         "places": [10, 20],
     }
     return {**usual, **changes}
@@ -78,7 +82,7 @@ def test_the_words_follow_one_another_and_say_what_is_touched() -> None:
     words = Everything(**values).of_step(emit_everything, False)
     first, second = (pair._values["data"] for pair in values["pairs"])
     x, y, state, table = (values[name] for name in ("x", "y", "state", "table"))
-    assert words.flat == [x, y, state, table, 0, 7, float_word(0.5), first, 1, second, 2, 10, 20]
+    assert words.flat == [x, y, state, table, 0, 7, float_word(0.5), first, 1, second, 2, 3, 10, 20]
     assert words.reads == [x, state, first, second]  # constants of the plan do not count
     assert words.writes == [y, state]
 
@@ -95,6 +99,7 @@ def test_a_place_in_a_tensor_counts_as_all_of_it() -> None:
     [
         ({"x": tensor((2,), np.float64)}, False, "'x' has elements of f, not float64"),
         ({}, True, "'y' has elements of f, not float32"),
+        ({"factor": None}, False, "'factor' is None, where the specification says otherwise"),
         ({"items": tensor((2,), np.float32)}, False, "'items' is a number"),
         ({"x": 3}, False, "'x' is a tensor or an address, not 3"),
         ({"pairs": []}, False, "'pairs' has 0 entries, not the 2 of the specification"),
@@ -132,9 +137,16 @@ def test_a_step_has_what_its_record_says() -> None:
 
 def test_the_code_reads_its_arguments_by_name() -> None:
     y, state = np.zeros(1, np.float32), np.zeros(1, np.int64)
-    words = [0, y, state, 0, 0, 7, float_word(0.5), 0, 1, 0, 2, 10, 20]
+    words = [0, y, state, 0, 0, 7, float_word(0.5), 0, 1, 0, 2, 3, 10, 20]
     library().run(emit_everything, False, words, 1)
     assert (y[0], state[0]) == (0.5, 20 + 7 + 2)
+
+
+def test_all_words_by_name() -> None:
+    k = Function("kernel", host_target(), [("arguments", PTR)])
+    names = ["x", "y", "state", "table", "error", "items", "limit", "data0", "step0", "data1", "step1"]
+    assert list(Everything.of(Inside(k, False)).loaded()) == [*names, "factor"]
+    assert list(Everything.of(Inside(k, True)).loaded()) == names
 
 
 @kernel(Pair)
@@ -149,3 +161,14 @@ def emit_twice(k: Function, a: Pair, spec: tuple[()]) -> None:
 def test_a_field_is_loaded_again_where_its_first_value_is_unknown() -> None:
     text = emit_twice(host_target(), ())
     assert text.count("load i64") == 3  # the address once, the number in each block
+
+
+@kernel(Pair, cached=False)
+def emit_anew(k: Function, a: Pair, spec: tuple[()]) -> None:
+    """A field that is read twice."""
+    a.data.store(1.0, a.step)
+    a.data.store(2.0, a.step)
+
+
+def test_a_field_that_is_not_kept_is_loaded_wherever_it_is_read() -> None:
+    assert emit_anew(host_target(), ()).count("load i64") == 4

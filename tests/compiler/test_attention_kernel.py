@@ -11,10 +11,10 @@ import pytest
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.choice.gemm_choice import bf16_product
-from sardonyx.compiler.llvm.kernels.attention.attention_spec import KEYS
+from sardonyx.compiler.kernels.attention.attention_call import Attention, Bias, Heads, heads_of_cache, heads_of_rows
+from sardonyx.compiler.kernels.attention.attention_spec import KEYS
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.llvm.target import host_targets
-from sardonyx.compiler.native.attention.attention_call import Attention, Bias, Heads, heads_of_cache, heads_of_rows
 from sardonyx.runtime.settings import RunSettings
 from tests.compiler.steps import POISON, VARIANTS, Memory, new_binder
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sardonyx.compiler.llvm.kernels.attention.attention_spec import KEYS
-from sardonyx.compiler.native.attention.attention_call import Attention
+from sardonyx.compiler.kernels.attention.attention_call import Attention
+from sardonyx.compiler.kernels.attention.attention_spec import KEYS
 from tests.compiler.steps import VARIANTS
 from tests.compiler.test_attention_kernel import MASKS, Call, Case, check
 from tests.compiler.test_gemm_tiles import EmulatedLibrary, needs_avx512

@@ -56,7 +56,7 @@ session = ort.InferenceSession(model.SerializeToString())
 (y,) = session.run(None, {"x": np.ones((1, 8, 16), np.float32)})
 print(library().counts.compiled + library("", "runtime").counts.compiled > 0)
 names = ["llvmlite.binding", "sympy", "email.message", "sardonyx.compiler.llvm.kernels.products.gemm",
-    "sardonyx.compiler.llvm.kernels.attention.attention", "sardonyx.compiler.llvm.kernels.engine.executor",
+    "sardonyx.compiler.kernels.attention.attention_loops", "sardonyx.compiler.llvm.kernels.engine.executor",
     "sardonyx.compiler.llvm.kernels.engine.call"]
 print(*[name for name in names if name in sys.modules])
 others = ["sardonyx.compiler.control_flow", "sardonyx.compiler.counted",

@@ -48,6 +48,7 @@ def test_all_that_a_text_depends_on_is_hashed(module: str) -> None:
         name = waiting.pop()
         if name not in reached:
             reached.add(name)
-            names = {node.id for node in ast.walk(definitions[name]) if isinstance(node, ast.Name)}
-            waiting += names & definitions.keys()
+            names = [node for node in ast.walk(definitions[name]) if isinstance(node, ast.Name)]
+            own = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+            waiting += ({node.id for node in names} - own) & definitions.keys()
     assert reached - hashed.keys() == set()

@@ -11,10 +11,10 @@ import onnx_ir as ir
 import pytest
 
 from sardonyx.compiler.binding import Binder
+from sardonyx.compiler.kernels.recurrent.quantized import DynamicQuantizeLSTMKernel
 from sardonyx.compiler.llvm.library import KernelLibrary, library
 from sardonyx.compiler.llvm.target import Caches
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.recurrent.quantized import DynamicQuantizeLSTMKernel
 from sardonyx.kernel.program import Template
 from sardonyx.ops.framework.facts import tensor
 from sardonyx.ops.framework.operator import Operator

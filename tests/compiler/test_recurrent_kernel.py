@@ -17,14 +17,14 @@ import sardonyx as ort
 from sardonyx import errors
 from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.choice.gemm_choice import bf16_product
+from sardonyx.compiler.kernels.recurrent.recurrent import RecurrentKernel
+from sardonyx.compiler.kernels.recurrent.time_loop import RecurrentSpec, emit_recurrent
+from sardonyx.compiler.kernels.recurrent.unit_rows import block_units
 from sardonyx.compiler.llvm.codegen import compile_object
-from sardonyx.compiler.llvm.kernels.recurrent.recurrent import RecurrentSpec, emit_recurrent
-from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import block_units
 from sardonyx.compiler.llvm.library import KernelLibrary, library
 from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, host_targets, x86_64_targets
 from sardonyx.compiler.llvm.types import F32
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.recurrent.recurrent import RecurrentKernel
 from sardonyx.kernel.program import Template
 from sardonyx.ops.framework.facts import tensor
 from sardonyx.ops.framework.operator import Operator

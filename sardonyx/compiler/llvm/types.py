@@ -129,3 +129,10 @@ _OF_DTYPE: dict[np.dtype[Any], Type] = {
 def type_of(dtype: np.dtype[Any]) -> Type | None:
     """The type whose memory a NumPy dtype describes; None for one that the kernel language does not have."""
     return _OF_DTYPE.get(np.dtype(dtype))
+
+
+def dtype_type(name: str) -> Type:
+    """The type of a dtype that the kernel language has, by the dtype's name."""
+    found = type_of(np.dtype(name))
+    assert found is not None
+    return found

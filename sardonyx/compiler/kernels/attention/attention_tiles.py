@@ -6,11 +6,11 @@ key are zeros as far as a tile goes.
 
 from __future__ import annotations
 
+from sardonyx.compiler.kernels.attention.attention_frame import Block, Frame, RowTable
+from sardonyx.compiler.kernels.attention.attention_products import Blocks
+from sardonyx.compiler.kernels.attention.attention_softmax import add_sum, weigh_row
+from sardonyx.compiler.kernels.attention.attention_spec import SCORES_STRIDE
 from sardonyx.compiler.llvm.builder import Pointer, Value, minimum
-from sardonyx.compiler.llvm.kernels.attention.attention_frame import Block, Frame, RowTable
-from sardonyx.compiler.llvm.kernels.attention.attention_products import Blocks
-from sardonyx.compiler.llvm.kernels.attention.attention_softmax import add_sum, weigh_row
-from sardonyx.compiler.llvm.kernels.attention.attention_spec import SCORES_STRIDE
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import Rows, Tile
 from sardonyx.compiler.llvm.kernels.products.gemm_parts import multiply_by_vectors
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE, multiply_in_tiles

@@ -7,10 +7,10 @@ elements at once, a word of it holds so many of the head, or of the keys.
 
 from __future__ import annotations
 
+from sardonyx.compiler.kernels.attention.attention_frame import Block, Frame, RowTable
+from sardonyx.compiler.kernels.attention.attention_softmax import Bias
+from sardonyx.compiler.kernels.attention.attention_spec import SCORES_STRIDE, key_words, round_up, tile_rows
 from sardonyx.compiler.llvm.builder import Pointer, Value, minimum
-from sardonyx.compiler.llvm.kernels.attention.attention_frame import Block, Frame, RowTable
-from sardonyx.compiler.llvm.kernels.attention.attention_softmax import Bias
-from sardonyx.compiler.llvm.kernels.attention.attention_spec import SCORES_STRIDE, key_words, round_up, tile_rows
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import transpose
 from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.types import I64

@@ -10,9 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.kernels.template import NativeKernel, template
-from sardonyx.compiler.llvm.emitters import emitter
-from sardonyx.compiler.native.attention.attention_call import (
+from sardonyx.compiler.kernels.attention.attention_call import (
     Append,
     Attention,
     Bias,
@@ -22,13 +20,13 @@ from sardonyx.compiler.native.attention.attention_call import (
     heads_of_rows,
     storage_reason,
 )
-from sardonyx.compiler.native.attention.heads_step import appended, new_heads, turn
+from sardonyx.compiler.kernels.attention.heads import appended, new_heads, turn
+from sardonyx.compiler.kernels.attention.spans import spans
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.movement.copy import contiguous, copy_into
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact
-
-emit_spans = emitter("engine.lengths", "emit_spans")
 
 Tensors = Sequence[Tensor | None]
 
@@ -39,10 +37,6 @@ def dtype_reason(facts: Sequence[Fact | None]) -> str | None:
     if len(types) != 1:
         return f"operands of different types: {', '.join(sorted(map(str, types)))}"
     return storage_reason(next(iter(types)))
-
-
-def padded(inputs: Tensors, count: int) -> list[Tensor | None]:
-    return [*inputs, *[None] * (count - len(inputs))]
 
 
 def packed_last(binder: Binder, tensor: Tensor) -> Tensor:
@@ -73,7 +67,7 @@ def padding_bias(
     if len(shape) == 1:
         if shape[0] not in (batch, 2 * batch, 3 * batch + 2):
             raise ValueError(f"input '{name}' of {shape[0]} elements does not fit a batch of {batch}")
-        return [_spans(binder, mask, batch, keys, masked, has_starts=shape[0] == 2 * batch)]
+        return [Bias(spans(binder, mask, batch, keys, has_starts=shape[0] == 2 * batch), masked)]
     if shape == (batch, keys):
         return [Bias(mask.reshaped((batch, 1, 1, keys), (strides[0], 0, 0, 1)), masked)]
     if shape == (batch, queries, keys):
@@ -83,20 +77,6 @@ def padding_bias(
         rows = mask.reshaped((batch, shape[1], queries, keys), (strides[0], strides[1], strides[2], 1), begin)
         return [Bias(rows, masked)]
     raise ValueError(f"input '{name}' of shape {shape} is no mask for batch {batch}, {queries} queries and {keys} keys")
-
-
-def _spans(binder: Binder, mask: Tensor, batch: int, keys: int, masked: float, *, has_starts: bool) -> Bias:
-    """Lengths, or ends and then starts, of each entry as a mask of its keys."""
-    keep = binder.new(np.dtype(np.bool_), (batch, 1, 1, keys))
-    mask = contiguous(binder, mask)
-    binder.step(
-        emit_spans,
-        mask.dtype.name,
-        [mask, keep, batch, keys, int(has_starts)],
-        reads=(mask,),
-        writes=(keep,),
-    )
-    return Bias(keep, masked)
 
 
 @dataclass(frozen=True)
@@ -174,9 +154,20 @@ class MultiHeadAttentionKernel(NativeKernel):
             return f"a key_padding_mask of {mask.dtype}"
         return dtype_reason([given[0], given[1], given[2], given[3], given[5], given[6], given[7]])
 
-    def bind(self, binder: Binder, *inputs: Tensor | None, rounded: bool = False) -> Tensors:
-        query, key, value, bias, mask, added, past_k, past_v = padded(inputs, 10)[:8]
-        assert query is not None
+    def bind(
+        self,
+        binder: Binder,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        bias: Tensor | None = None,
+        mask: Tensor | None = None,
+        added: Tensor | None = None,
+        past_k: Tensor | None = None,
+        past_v: Tensor | None = None,
+        *declined: None,
+        rounded: bool = False,
+    ) -> Tensors:
         heads = int(self.parameters["num_heads"])
         operands = _separated(
             packed_last(binder, query), optional_last(binder, key), optional_last(binder, value), heads
@@ -330,11 +321,17 @@ class AttentionKernel(NativeKernel):
                 return "an attn_mask wider than the operands"
         return dtype_reason([given[0], given[1], given[2], given[4], given[5]])
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Tensors:
-        query, key, value, mask, past_k, past_v, lengths = padded(inputs, 7)
-        assert query is not None
-        assert key is not None
-        assert value is not None
+    def bind(
+        self,
+        binder: Binder,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        past_k: Tensor | None = None,
+        past_v: Tensor | None = None,
+        lengths: Tensor | None = None,
+    ) -> Tensors:
         if not len(query.shape) == len(key.shape) == len(value.shape) or len(query.shape) not in (3, 4):
             raise ValueError(
                 f"Q, K and V must all have rank 3 or 4, not shapes {query.shape}, {key.shape}, {value.shape}"

@@ -9,12 +9,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from sardonyx.compiler.binding import SMALL_STEP_NS, Address, Argument, Array, Binder, Buffer, Tensor, row_major
+from sardonyx.compiler.binding import SMALL_STEP_NS, Address, Array, Binder, Buffer, Tensor, row_major
 from sardonyx.compiler.choice.gemm_choice import asks_ahead
-from sardonyx.compiler.llvm.kernels.recurrent.quantized_states import Quantization
-from sardonyx.compiler.llvm.kernels.recurrent.recurrent import RecurrentSpec, argument_names, emit_recurrent
-from sardonyx.compiler.llvm.kernels.recurrent.seats import MOST_SEATS, shared_words
-from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import RowsSpec, block_units, emit_unit_rows
+from sardonyx.compiler.kernels.recurrent.quantized_states import Quantization
+from sardonyx.compiler.kernels.recurrent.seats import MOST_SEATS, shared_words
+from sardonyx.compiler.kernels.recurrent.time_loop import Arguments, RecurrentSpec, emit_recurrent
+from sardonyx.compiler.kernels.recurrent.unit_rows import RowsArguments, RowsSpec, block_units, emit_unit_rows
 from sardonyx.compiler.llvm.types import Type, type_of
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.light_dataclass import dataclass
@@ -53,7 +53,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class _Shares:
-    """How threads share the loop: what `RecurrentSpec` and `argument_names` call so, and how the step is claimed."""
+    """How threads share the loop, as `RecurrentSpec` and `Arguments` say, and how the step is claimed."""
 
     by_strands: bool
     chunks: int
@@ -69,7 +69,7 @@ class _Shares:
 @dataclass(frozen=True, eq=False)
 class Quantized:
     """What the loop knows of states that are quantised: how, where their bytes and ranges lie, and the sums, zero
-    points and scales of R's columns; as `argument_names` has them."""
+    points and scales of R's columns; as `time_loop.Arguments` has them."""
 
     quantization: Quantization
     codes: Tensor
@@ -78,10 +78,12 @@ class Quantized:
     column_zeros: Tensor
     column_scales: Tensor
 
-    @property
-    def tensors(self) -> list[Tensor]:
-        """All that is read; the first two are written as well."""
-        return [self.codes, self.ranges, self.column_sums, self.column_zeros, self.column_scales]
+    def words(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "quantization"}
+
+
+# What is given of quantised states if there are none.
+_NOT_QUANTIZED = dict.fromkeys(("codes", "ranges", "column_sums", "column_zeros", "column_scales"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,12 +139,17 @@ class Layer:
         return block_units(self.binder.target, element_type(self.working))
 
     def bind(
-        self, dtype: np.dtype[np.generic], inputs: Sequence[Tensor | None], gates: Callable[[], Gates]
+        self,
+        dtype: np.dtype[np.generic],
+        bias: Tensor | None,
+        others: Sequence[Tensor | None],
+        gates: Callable[[], Gates],
     ) -> Sequence[Tensor | None]:
-        """Add the steps and give the outputs; `inputs` are B, the lengths, the initial states and the peepholes."""
+        """Add the steps and give the outputs; `others` are the lengths, the initial states and the peepholes, of which
+        the last ones may be missing."""
         binder, sizes = self.binder, self.sizes
-        _, lengths, hidden, cell_state, peepholes = inputs
-        self._check(inputs)
+        lengths, hidden, cell_state, peepholes = (*others, None, None, None, None)[:4]
+        self._check((bias, lengths, hidden, cell_state, peepholes))
         shape = (sizes.steps, sizes.directions, sizes.batch, sizes.hidden)
         result = binder.new(dtype, tuple(shape[axis] for axis in (2, 0, 1, 3)) if self.batch_first else shape)
         planes = self._planes(hidden, cell_state)
@@ -244,14 +251,21 @@ class Layer:
             source = self._with_rows(source)
         outer, inner, count = result.shape if source is None else source.shape
         strides = (0, 0) if source is None else source.strides[:2]
-        read: Argument = 0 if source is None else source
         room = result.shape[2] if room is None else room
         self.binder.step(
             emit_unit_rows,
             RowsSpec(None if source is None else element_type(source.dtype), element_type(result.dtype)),
-            [read, result, inner, count, room, *strides, *result.strides[:2]],
-            reads=() if source is None else (source,),
-            writes=(result,),
+            RowsArguments(
+                source=source,
+                to=result,
+                inner=inner,
+                count=count,
+                room=room,
+                read_outer=strides[0],
+                read_inner=strides[1],
+                write_outer=result.strides[0],
+                write_inner=result.strides[1],
+            ),
             chunks=outer,
             claim=outer,
         )
@@ -299,26 +313,20 @@ class Layer:
             halves=gates.halves,
             quantization=None if gates.quantized is None else gates.quantized.quantization,
         )
-        values = {
-            "shared": shared,
-            "seats": shares.chunks,
-            "blocks": shares.blocks,
-            "turns": sizes.steps * turns,
-            "rounds": shares.rounds,
-            "group": group,
+        arguments = Arguments(
+            shared=shared,
+            seats=shares.chunks,
+            blocks=shares.blocks,
+            turns=sizes.steps * turns,
+            rounds=shares.rounds,
+            group=group,
             **self._arguments(gates, loop),
-        }
-        read = [gates.projected, *gates.panels, gates.biases, *vars(loop).values(), shared]
-        written = [loop.planes, shared, loop.result if self._outputs[0] else None]
-        if gates.quantized is not None:
-            read += gates.quantized.tensors
-            written += gates.quantized.tensors[:2]
+        )
         binder.step(
             emit_recurrent,
             spec,
-            [values.get(name) or 0 for name in argument_names()],
-            reads=[tensor for tensor in read if tensor is not None],
-            writes=[tensor for tensor in written if tensor is not None],
+            arguments,
+            writes=(loop.result,) if self._outputs[0] else (),
             chunks=shares.chunks,
             claim=shares.claim,
             flops=sizes.steps * flops,
@@ -330,7 +338,7 @@ class Layer:
             arithmetic="" if gates.quantized is None else "int8",
         )
 
-    def _arguments(self, gates: Gates, loop: _Loop) -> dict[str, Argument | None]:
+    def _arguments(self, gates: Gates, loop: _Loop) -> dict[str, Any]:
         """The arguments of the loop's kernel but for those that say how threads share it."""
         sizes = self.sizes
         result_time, result_direction, result_batch = self._result_steps(loop.result)
@@ -351,7 +359,7 @@ class Layer:
             "ahead": _AHEAD_BYTES // gates.panels[0].dtype.itemsize,
             "fault": None if loop.lengths is None else _fault(self.binder, sizes.steps),
             **{name: getattr(sizes, name) for name in ("steps", "batch", "hidden", "row", "unit_blocks", "directions")},
-            **({} if gates.quantized is None else vars(gates.quantized)),
+            **(_NOT_QUANTIZED if gates.quantized is None else gates.quantized.words()),
         }
 
     def _shares(self, strands: int, panel_bytes: int, flops: float, turns: int) -> _Shares:

@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
+from sardonyx.compiler.kernels.attention.attention_frame import Block, Frame, RowTable
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.attention.attention_frame import Block, Frame, RowTable
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import converted
 from sardonyx.compiler.llvm.mathematics.elements import polynomial
 from sardonyx.compiler.llvm.mathematics.exponentials import exp

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.attention.attention import Tensors, dtype_reason, mask_rows, packed_last
+from sardonyx.compiler.kernels.attention.attention_call import Attention, Heads, heads_of_cache, heads_of_rows
+from sardonyx.compiler.kernels.attention.heads import Rotary, Start, carry, new_heads, turn
 from sardonyx.compiler.kernels.template import NativeKernel, template
-from sardonyx.compiler.native.attention.attention import Tensors, dtype_reason, mask_rows, packed_last, padded
-from sardonyx.compiler.native.attention.attention_call import Attention, Heads, heads_of_cache, heads_of_rows
-from sardonyx.compiler.native.attention.heads_step import Rotary, Start, carry, new_heads, turn
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
@@ -42,15 +42,24 @@ class GroupQueryAttentionKernel(NativeKernel):
             return "'do_rotary' without the inputs 'cos_cache' and 'sin_cache'"
         return dtype_reason([query, given[1], given[2], given[3], given[4], given[7], given[8], given[10], sink])
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Tensors:
-        given = padded(inputs, 16)
-        query, key, value, past_k, past_v, lengths, total = given[:7]
-        bias, sink = given[10], given[11]
-        assert query is not None
-        assert lengths is not None
-        assert total is not None
-        assert total.array is not None
-        longest = int(total.array.reshape(()))
+    def bind(
+        self,
+        binder: Binder,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        past_k: Tensor | None,
+        past_v: Tensor | None,
+        lengths: Tensor,
+        total: Tensor,
+        cosine: Tensor | None = None,
+        sine: Tensor | None = None,
+        positions: Tensor | None = None,
+        bias: Tensor | None = None,
+        sink: Tensor | None = None,
+        *declined: None,
+    ) -> Tensors:
+        (longest,) = total.elements
         q, k, v = self._operands(packed_last(binder, query), key, value, binder)
         held = None if past_k is None or past_v is None else min(past_k.shape[2], past_v.shape[2])
         borrows = all_cached([(one.batch, one.rows) for one in (q, k, v)], held, longest)
@@ -66,7 +75,11 @@ class GroupQueryAttentionKernel(NativeKernel):
         start = Start(lengths, 1, _FROM_THE_START if is_first else q.rows, capacity - q.rows, least, longest)
         # Where no new rows come, all that an entry has is its past.
         end = Start(lengths, 1, 0, capacity, least, longest)
-        rotary = self._rotary(binder, given, q, k, is_first=is_first)
+        rotary = None
+        if self.parameters["do_rotary"] and cosine is not None and sine is not None:
+            if positions is not None and (is_first or positions.shape != (q.batch, q.rows)):
+                positions = None if positions.size == 0 else positions.reshaped((1,), (1,))
+            rotary = self._rotary(binder, cosine, sine, positions, min(q.size, k.size))
         if rotary is not None:
             turned = new_heads(binder, q)
             turn(binder, q, turned, rotary=rotary, start=start)
@@ -122,17 +135,8 @@ class GroupQueryAttentionKernel(NativeKernel):
             heads_of_rows(query, shared, "query", (heads + shared) * size, size),
         )
 
-    def _rotary(
-        self, binder: Binder, given: Sequence[Tensor | None], q: Heads, k: Heads, *, is_first: bool
-    ) -> Rotary | None:
-        if not self.parameters["do_rotary"]:
-            return None
-        cosine, sine, positions = given[7], given[8], given[9]
-        assert cosine is not None
-        assert sine is not None
-        if positions is not None and (is_first or positions.shape != (q.batch, q.rows)):
-            positions = None if positions.size == 0 else positions.reshaped((1,), (1,))
-        half, size = cosine.shape[-1], min(q.size, k.size)
+    def _rotary(self, binder: Binder, cosine: Tensor, sine: Tensor, positions: Tensor | None, size: int) -> Rotary:
+        half = cosine.shape[-1]
         if sine.shape != cosine.shape or size < 2 * half:
             raise ValueError(
                 f"heads of {size} channels cannot be turned by caches of shapes {cosine.shape} and {sine.shape}"

@@ -15,52 +15,39 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
-from sardonyx.compiler.llvm.kernels.attention.attention_decode import FewRows
-from sardonyx.compiler.llvm.kernels.attention.attention_frame import Block, Frame, RowTable, Source
-from sardonyx.compiler.llvm.kernels.attention.attention_products import Blocks
-from sardonyx.compiler.llvm.kernels.attention.attention_softmax import finish_row, softmax_row, start_row
-from sardonyx.compiler.llvm.kernels.attention.attention_spec import (
-    APPEND_ARGUMENTS,
-    ARGUMENTS,
-    BIAS_ARGUMENTS,
+from sardonyx.compiler.arguments import kernel
+from sardonyx.compiler.kernels.attention.attention_decode import FewRows
+from sardonyx.compiler.kernels.attention.attention_frame import Block, Frame, RowTable, Source
+from sardonyx.compiler.kernels.attention.attention_products import Blocks
+from sardonyx.compiler.kernels.attention.attention_softmax import finish_row, softmax_row, start_row
+from sardonyx.compiler.kernels.attention.attention_spec import (
     KEYS,
+    AttentionArguments,
     AttentionSpec,
 )
-from sardonyx.compiler.llvm.kernels.attention.attention_tiles import TileBlocks
+from sardonyx.compiler.kernels.attention.attention_tiles import TileBlocks
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import configure, release
 from sardonyx.compiler.llvm.narrow_floats import widened
-from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import F64, I64, PTR, type_of
+from sardonyx.compiler.llvm.types import F64, I64, type_of
 from sardonyx.light_dataclass import dataclass
 
-__all__ = ["AttentionSpec", "emit_attention"]
 
-
-def emit_attention(target: Target, spec: AttentionSpec) -> str:
-    """The kernel of `spec`; its arguments are `ARGUMENTS`, `APPEND_ARGUMENTS` where it appends, and
-    `BIAS_ARGUMENTS` for each bias.
-    """
-    k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
-    words = k.pointer("arguments", I64)
-    names = [
-        *ARGUMENTS,
-        *(APPEND_ARGUMENTS if spec.appends else ()),
-        *(f"{name}{index}" for index in range(len(spec.biases)) for name in BIAS_ARGUMENTS),
-    ]
-    given = {name: words.load(index) for index, name in enumerate(names)}
-    kernel = _Kernel(Frame(k, spec, given))
+@kernel(AttentionArguments)
+def emit_attention(k: Function, a: AttentionArguments, spec: AttentionSpec) -> None:
+    """A chunk is a group of rows of a key head."""
+    given = a.loaded()
+    loops = _Kernel(Frame(k, spec, given))
     key_heads, groups = given["key_heads"], given["groups"]
     if spec.tiles:
         configure(k)
     with k.loop(k["begin"], k["end"]) as chunk:
         rest = chunk // groups
-        kernel.chunk(rest // key_heads, rest % key_heads, chunk % groups)
+        loops.chunk(rest // key_heads, rest % key_heads, chunk % groups)
     if spec.tiles:
         release(k)
     if spec.appends:
         k.settle_streams()
-    return k.finish()
 
 
 @dataclass(frozen=True)

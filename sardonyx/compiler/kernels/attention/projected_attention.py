@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
-from sardonyx.compiler.native.attention.attention import (
+from sardonyx.compiler.kernels.attention.attention import (
     Masks,
     Tensors,
     attended,
     dtype_reason,
-    padded,
 )
-from sardonyx.compiler.native.attention.attention_call import Heads, heads_of_cache, heads_of_rows
+from sardonyx.compiler.kernels.attention.attention_call import Heads, heads_of_cache, heads_of_rows
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.native.movement.copy import contiguous, copy_into
 from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.graph.types import numpy_dtype
@@ -42,10 +41,17 @@ class ProjectedAttentionKernel(NativeKernel):
         problem = dtype_reason([given[0], given[1], given[2], given[4], given[5]])
         return problem or self._product.declines(given[:2], ())
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Tensors:
-        x, weights, bias, mask, past, added = padded(inputs, 7)[:6]
-        assert x is not None
-        assert weights is not None
+    def bind(
+        self,
+        binder: Binder,
+        x: Tensor,
+        weights: Tensor,
+        bias: Tensor | None = None,
+        mask: Tensor | None = None,
+        past: Tensor | None = None,
+        added: Tensor | None = None,
+        *declined: None,
+    ) -> Tensors:
         if len(x.shape) != 3:
             raise ValueError(f"input 'input' is expected to have 3 dimensions, got {len(x.shape)}")
         epilogue = None

@@ -18,53 +18,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sardonyx.compiler.arguments import ErrorSlot, Read, Record, Size, Update, kernel
+from sardonyx.compiler.kernels.recurrent.quantized_states import WORD, Quantization, quantize_state, real_sums
+from sardonyx.compiler.kernels.recurrent.seats import Turns, take_strands, take_turns
+from sardonyx.compiler.kernels.recurrent.unit_rows import BLOCK_VECTORS, block_units, half_of, write_units
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.expression import emit_working
 from sardonyx.compiler.llvm.kernels.products.gemm_product import multiply_bytes
-from sardonyx.compiler.llvm.kernels.recurrent.quantized_states import WORD, Quantization, quantize_state, real_sums
-from sardonyx.compiler.llvm.kernels.recurrent.seats import Turns, take_strands, take_turns
-from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import BLOCK_VECTORS, block_units, half_of, write_units
-from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I32, I64, U8, U16, U32, Type
-from sardonyx.compiler.llvm.walk import kernel_frame, note
+from sardonyx.compiler.llvm.walk import note
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.recurrent_cells import Cell, Stage
 
 # Rows of the batch whose sums are in registers at once.
 _MOST_ROWS = 8
-
-_NAMES = (
-    *("projected", "panels0", "panels1", "planes", "biases", "peepholes", "lengths", "result", "shared"),
-    *("seats", "blocks", "turns", "rounds", "steps", "batch", "hidden", "row", "unit_blocks", "directions", "group"),
-    *("backwards", "projected_direction", "projected_time", "projected_batch"),
-    *("result_direction", "result_time", "result_batch", "ahead", "fault"),
-    *("codes", "ranges", "column_sums", "column_zeros", "column_scales"),
-)
-
-
-def argument_names() -> tuple[str, ...]:
-    """The arguments of `emit_recurrent` in order.
-
-    projected            the input's part of the gates, elements [gates, hidden] at places by direction, time and batch
-    panels0, panels1     R's panels for each stage; of bfloat16 with `halves`, in words of bytes for quantised states
-    planes               [2 + planes - 1, directions, batch, row]: hidden states twice, then the other planes
-    biases, peepholes    [directions, gates, row] and [directions, peepholes, row]
-    lengths              int32 [batch]
-    result               the hidden state at places by direction, time and batch
-    shared               `seats.shared_words`, zeros; unused where chunks are strands
-    seats, blocks, turns how many threads may share a turn; blocks of a turn; stages of all time steps
-    rounds               how many sets of strands have their turns one after the other
-    row                  elements between rows of units, whole vectors
-    unit_blocks          blocks of units; a direction has them for every group of rows
-    group                rows of the batch in a block
-    backwards            1 where the first direction runs backwards
-    ahead                elements of the panels, ahead of those in use, that are asked for
-    fault                where a length that is no number of time steps is noted
-    codes                bytes of the quantised states, [directions, batch, row]
-    ranges               [directions, 2 + batch] as `quantized_states` has them
-    column_sums, _zeros, _scales  of R's columns as signed bytes, [directions, gates, row]
-    """
-    return _NAMES
 
 
 @dataclass(frozen=True)
@@ -94,91 +61,115 @@ class RecurrentSpec:
         return len(self.cells[0].stages) + (self.quantization is not None)
 
 
-def emit_recurrent(target: Target, spec: RecurrentSpec) -> str:
-    """The kernel for `argument_names`; its chunks are seats or strands."""
-    k, words = kernel_frame(target)
-    given = _Arguments(k, words, spec)
+class Arguments(Record):
+    # The input's part of the gates, elements [gates, hidden] at places by direction, time and batch.
+    projected = Read(lambda spec: spec.working)
+    # R's panels for each stage; of bfloat16 with `halves`, in words of bytes for quantised states.
+    panels0 = Read()
+    panels1 = Read()
+    planes = Update(lambda spec: spec.working)  # [2 + planes - 1, directions, batch, row]: hidden states twice, others
+    biases = Read(lambda spec: spec.working)  # [directions, gates, row]
+    peepholes = Read(lambda spec: spec.working)  # [directions, peepholes, row]
+    lengths = Read(I32)  # [batch]
+    result = Read(lambda spec: spec.storage)  # the hidden state at places by direction, time and batch; may be written
+    shared = Update(I64)  # `seats.shared_words`, zeros; unused where chunks are strands
+    seats = Size()  # how many threads may share a turn
+    blocks = Size()  # of a turn
+    turns = Size()  # stages of all time steps
+    rounds = Size()  # sets of strands that have their turns one after the other
+    steps = Size()
+    batch = Size()
+    hidden = Size()
+    row = Size()  # elements between rows of units, whole vectors
+    unit_blocks = Size()  # blocks of units; a direction has them for every group of rows
+    directions = Size()
+    group = Size()  # rows of the batch in a block
+    backwards = Size()  # 1 where the first direction runs backwards
+    projected_direction = Size()
+    projected_time = Size()
+    projected_batch = Size()
+    result_direction = Size()
+    result_time = Size()
+    result_batch = Size()
+    ahead = Size()  # elements of the panels, ahead of those in use, that are asked for
+    fault = ErrorSlot()  # a length that is no number of time steps
+    # Of quantised states: their bytes, [directions, batch, row], their ranges, [directions, 2 + batch] as
+    # `quantized_states` has them, and sums, zero points and scales of R's columns, [directions, gates, row].
+    codes = Update(U8)
+    ranges = Update(I32)
+    column_sums = Read(I32)
+    column_zeros = Read(I32)
+    column_scales = Read(F32)
+
+    def plane(self, which: Value | int, direction: Value) -> Pointer:
+        """The first row of a direction in one of the planes."""
+        row, batch, directions = self.row, self.batch, self.directions
+        return self.planes.offset((directions * which + direction) * batch * row)
+
+    def codes_of(self, direction: Value) -> Pointer:
+        """The bytes of the first row of a direction."""
+        return self.codes.offset(direction * self.batch * self.row)
+
+    def ranges_of(self, direction: Value) -> Pointer:
+        return self.ranges.offset(direction * (self.batch + 2))
+
+
+@kernel(Arguments, cached=False)
+def emit_recurrent(k: Function, a: Arguments, spec: RecurrentSpec) -> None:
+    """The chunks are seats or strands."""
 
     def block(turn: Value, number: Value) -> None:
-        _block(k, words, spec, given, turn, number)
+        _block(k, spec, a, turn, number)
 
-    shared = k.pointer(given["shared"], I64)
-    turns = Turns(given["seats"], given["blocks"], given["turns"], given["rounds"], given["unit_blocks"])
+    shared = a.shared
+    turns = Turns(a.seats, a.blocks, a.turns, a.rounds, a.unit_blocks)
     if spec.by_strands:
         take_strands(k, turns, block)
     else:
         take_turns(k, shared, turns, block)
-    return k.finish()
 
 
-class _Arguments:
-    """The arguments, loaded where they are asked for."""
-
-    def __init__(self, k: Function, words: Pointer, spec: RecurrentSpec) -> None:
-        self._k, self._words, self._spec = k, words, spec
-
-    def __getitem__(self, name: str) -> Value:
-        return self._words.load(_NAMES.index(name))
-
-    def numbers(self, name: str) -> Pointer:
-        """An argument that is the address of working numbers."""
-        return self._k.pointer(self[name], self._spec.working)
-
-    def plane(self, which: Value | int, direction: Value) -> Pointer:
-        """The first row of a direction in one of the planes."""
-        row, batch, directions = self["row"], self["batch"], self["directions"]
-        return self.numbers("planes").offset((directions * which + direction) * batch * row)
-
-    def codes(self, direction: Value) -> Pointer:
-        """The bytes of the first row of a direction."""
-        return self._k.pointer(self["codes"], U8).offset(direction * self["batch"] * self["row"])
-
-    def ranges(self, direction: Value) -> Pointer:
-        return self._k.pointer(self["ranges"], I32).offset(direction * (self["batch"] + 2))
-
-
-def _block(k: Function, words: Pointer, spec: RecurrentSpec, given: _Arguments, turn: Value, number: Value) -> None:
-    unit_blocks, directions = given["unit_blocks"], given["directions"]
+def _block(k: Function, spec: RecurrentSpec, a: Arguments, turn: Value, number: Value) -> None:
+    unit_blocks, directions = a.unit_blocks, a.directions
     above = number // unit_blocks
     unit_block = number - above * unit_blocks
     group = above // directions
     direction = above - group * directions
-    first = group * given["group"]
-    end = k.smaller(first + given["group"], given["batch"])
+    first = group * a.group
+    end = k.smaller(first + a.group, a.batch)
     turns, kinds = spec.turns, len(spec.cells)
     time = turn // turns if turns > 1 else turn
     if turns * kinds == 1:
-        _StageBlock(k, words, spec, spec.cells[0], 0).emit(time, direction, unit_block, first, end)
+        _StageBlock(k, a, spec, spec.cells[0], 0).emit(time, direction, unit_block, first, end)
         return
     selector = turn - time * turns
     before = turns - len(spec.cells[0].stages)
     if before:
         with k.when(selector.equals(0) & unit_block.equals(0)):
-            _quantize(k, spec, given, time, direction)
+            _quantize(k, spec, a, time, direction)
         selector = selector - 1
     if kinds > 1:
         selector = selector * kinds + direction
     for case in k.choose(selector, range((turns - before) * kinds)):
         stage, kind = divmod(case, kinds)
-        _StageBlock(k, words, spec, spec.cells[kind], stage).emit(time, direction, unit_block, first, end)
+        _StageBlock(k, a, spec, spec.cells[kind], stage).emit(time, direction, unit_block, first, end)
 
 
-def _quantize(k: Function, spec: RecurrentSpec, given: _Arguments, time: Value, direction: Value) -> None:
+def _quantize(k: Function, spec: RecurrentSpec, a: Arguments, time: Value, direction: Value) -> None:
     """Quantise the hidden state of a direction, all rows of the batch at once."""
     assert spec.quantization is not None
-    sizes = given["batch"], given["hidden"], given["row"]
-    state = given.plane(time & 1, direction)
-    quantize_state(k, spec.quantization, sizes, state, given.codes(direction), given.ranges(direction))
+    sizes = a.batch, a.hidden, a.row
+    state = a.plane(time & 1, direction)
+    quantize_state(k, spec.quantization, sizes, state, a.codes_of(direction), a.ranges_of(direction))
 
 
 class _StageBlock:
     """The units of a block in one stage of one kind of cell."""
 
-    def __init__(self, k: Function, words: Pointer, spec: RecurrentSpec, cell: Cell, stage: int) -> None:
-        self.k, self.words, self.spec, self.cell = k, words, spec, cell
+    def __init__(self, k: Function, a: Arguments, spec: RecurrentSpec, cell: Cell, stage: int) -> None:
+        self.k, self.a, self.spec, self.cell = k, a, spec, cell
         self.number = stage
         self.stage: Stage = cell.stages[stage]
-        self.given = _Arguments(k, words, spec)
         self.lanes = k.target.lanes(spec.working)
         self.units = block_units(k.target, spec.working)
         # Sums leave some registers for the numbers that they are made of. Many rows are better than many vectors: what
@@ -208,28 +199,30 @@ class _StageBlock:
 
     def _ask_for_input(self, time: Value, direction: Value, unit_block: Value, row: Value, rows: Value) -> None:
         """Ask for the input's part of the gates, which is there when the products are."""
-        k, given = self.k, self.given
+        k, a = self.k, self.a
         backwards = self._runs_backwards(direction)
         with k.loop(0, rows) as index:
             moment, _ = self._moment(time, backwards, row + index)
             entering = self._entering(direction, moment, row + index).offset(unit_block * self.units)
             for gate in range(self.stage.count):
-                line = entering.offset(given["hidden"] * (self.stage.first + gate))
+                line = entering.offset(a.hidden * (self.stage.first + gate))
                 for part in range(BLOCK_VECTORS):
                     line.prefetch(part * self.lanes)
 
     def _products(self, time: Value, direction: Value, unit_block: Value, row: Value, rows: int) -> None:
         """The recurrent parts of the gates of `rows` rows into `room`, [rows, gates, units]."""
-        given = self.given
-        step = given["row"]
-        panel = self.k.pointer(given[f"panels{self.number}"], self.kept).offset(
-            (direction * given["unit_blocks"] + unit_block) * self._depth() * (self.stage.count * self.units)
+        a = self.a
+        step = a.row
+        panel = (
+            (a.panels1 if self.number else a.panels0)
+            .cast(self.kept)
+            .offset((direction * a.unit_blocks + unit_block) * self._depth() * (self.stage.count * self.units))
         )
         if self.quantizes:
             step = step // WORD
-            read = given.codes(direction).cast(I32).offset(row * step)
+            read = a.codes_of(direction).cast(I32).offset(row * step)
         else:
-            read = given.plane(self._slot(time, self.stage.source), direction).offset(row * step)
+            read = a.plane(self._slot(time, self.stage.source), direction).offset(row * step)
         sources = [read.offset(step * index) for index in range(rows)]
         every = range(self.stage.count * BLOCK_VECTORS)
         if rows * len(every) <= self.sums:
@@ -240,7 +233,7 @@ class _StageBlock:
 
     def _depth(self) -> Value:
         """The elements that a row is multiplied by: hidden units, or words of them."""
-        hidden = self.given["hidden"]
+        hidden = self.a.hidden
         return (hidden + (WORD - 1)) // WORD if self.quantizes else hidden
 
     def _sums(
@@ -262,7 +255,7 @@ class _StageBlock:
                 start = self._bias(direction, unit_block, vector) if part == 0 else k.constant(wide, 0)
                 for one in row_sums:
                     one[place].set(start)
-        ahead = self.given["ahead"] if self.spec.asks_ahead and len(sources) == 1 else None
+        ahead = self.a.ahead if self.spec.asks_ahead and len(sources) == 1 else None
         whole = depth // parts * parts
         back = (time & 1).differs(0) if self.spec.alternates else None
         with k.loop(0, whole, parts) as index:
@@ -281,13 +274,13 @@ class _StageBlock:
 
     def _bias(self, direction: Value, unit_block: Value, vector: int) -> Value:
         """Where the sums of a vector begin: the biases of its units."""
-        k, given, spec = self.k, self.given, self.spec
+        k, a, spec = self.k, self.a, self.spec
         if not spec.has_biases:
             return k.constant(self.summed.vector(self.lanes), 0)
         gate, part = divmod(vector, BLOCK_VECTORS)
         row = direction * self.cell.gates + (self.stage.first + gate)
-        place = row * given["row"] + unit_block * self.units + part * self.lanes
-        return given.numbers("biases").load(place, self.lanes)
+        place = row * a.row + unit_block * self.units + part * self.lanes
+        return a.biases.load(place, self.lanes)
 
     def _multiply_add(
         self,
@@ -326,18 +319,18 @@ class _StageBlock:
 
     def _gates(self, time: Value, direction: Value, unit_block: Value, row: Value, rows: Value) -> None:
         """The expressions of the stage for `rows` rows, from the sums in `room`."""
-        k, given, spec, lanes = self.k, self.given, self.spec, self.lanes
+        k, a, spec, lanes = self.k, self.a, self.spec, self.lanes
         backwards = self._runs_backwards(direction)
-        hidden, step = given["hidden"], given["row"]
-        before = [given.plane(self._slot(time, plane), direction) for plane in range(self.cell.planes)]
-        after = {plane: given.plane(self._slot(time, plane, later=1), direction) for plane in self.stage.targets}
-        result = k.pointer(given["result"], spec.storage).offset(direction * given["result_direction"])
-        peepholes = given.numbers("peepholes").offset(direction * self.cell.peepholes * step)
+        hidden, step = a.hidden, a.row
+        before = [a.plane(self._slot(time, plane), direction) for plane in range(self.cell.planes)]
+        after = {plane: a.plane(self._slot(time, plane, later=1), direction) for plane in self.stage.targets}
+        result = a.result.offset(direction * a.result_direction)
+        peepholes = a.peepholes.offset(direction * self.cell.peepholes * step)
         with k.loop(0, rows) as index:
             batch = row + index
             moment, active = self._moment(time, backwards, batch)
             entering_row = self._entering(direction, moment, batch)
-            shown_row = result.offset(moment * given["result_time"] + batch * given["result_batch"])
+            shown_row = result.offset(moment * a.result_time + batch * a.result_batch)
             with k.loop(0, BLOCK_VECTORS) as vector:
                 unit = unit_block * self.units + vector * lanes
                 left = hidden - unit
@@ -360,42 +353,39 @@ class _StageBlock:
                         after[target].store(value, place)
 
     def _runs_backwards(self, direction: Value) -> Value:
-        return (self.given["backwards"] + direction).differs(0)
+        return (self.a.backwards + direction).differs(0)
 
     def _entering(self, direction: Value, moment: Value, batch: Value) -> Pointer:
         """The input's part of the gates at a place in the sequence of a row."""
-        given = self.given
-        place = direction * given["projected_direction"] + moment * given["projected_time"]
-        return given.numbers("projected").offset(place + batch * given["projected_batch"])
+        a = self.a
+        place = direction * a.projected_direction + moment * a.projected_time
+        return a.projected.offset(place + batch * a.projected_batch)
 
     def _moment(self, time: Value, backwards: Value, batch: Value) -> tuple[Value, Value | None]:
         """The place in the sequence of a row's time step, and whether it has one (None: each has). Backwards the first
         one is the last of the row's own."""
-        k, given = self.k, self.given
-        steps = given["steps"]
+        k, a = self.k, self.a
+        steps = a.steps
         if not self.spec.has_lengths:
             return k.select(backwards, steps - 1 - time, time), None
-        length = k.pointer(given["lengths"], I32).load(batch).to(I64)
+        length = a.lengths.load(batch).to(I64)
         with k.when((length < 0) | (length > steps)):
-            note(k, k.pointer(given["fault"], U8), length)
+            note(k, a.fault, length)
         length = k.smaller(length, steps)
         active = time < length
         return k.select(backwards & active, length - 1 - time, time), active
 
     def _recurrent(self, direction: Value, index: Value, batch: Value, vector: Value, unit: Value) -> list[Value]:
         """The recurrent parts of the gates for a vector of units, from the sums of a row."""
-        given, lanes = self.given, self.lanes
+        a, lanes = self.a, self.lanes
         room = self.room.offset(index * (self.stage.count * self.units) + vector * lanes)
         sums = [room.load(gate * self.units, lanes) for gate in range(self.stage.count)]
         if not self.quantizes:
             return sums
         first = direction * self.cell.gates + self.stage.first
-        places = [(first + gate) * given["row"] + unit for gate in range(self.stage.count)]
-        columns = [
-            self.k.pointer(given[name], type_)
-            for name, type_ in (("column_sums", I32), ("column_zeros", I32), ("column_scales", F32))
-        ]
-        return real_sums(given.ranges(direction), batch, sums, columns, places)
+        places = [(first + gate) * a.row + unit for gate in range(self.stage.count)]
+        columns = [a.column_sums, a.column_zeros, a.column_scales]
+        return real_sums(a.ranges_of(direction), batch, sums, columns, places)
 
     def _show(self, to: Pointer, value: Value, left: Value) -> None:
         """Store a vector of the result, of which `left` units are there."""

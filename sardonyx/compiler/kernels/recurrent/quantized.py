@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.recurrent.layer import Gates, Layer, Quantized, Sizes, is_constant
+from sardonyx.compiler.kernels.recurrent.quantized_states import WORD, Quantization
 from sardonyx.compiler.kernels.template import NativeKernel, template
-from sardonyx.compiler.llvm.kernels.recurrent.quantized_states import WORD, Quantization
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.integer_matmul import OFFSET, signed
 from sardonyx.compiler.native.quantization.scaled_products import DynamicQuantizeMatMulKernel
-from sardonyx.compiler.native.recurrent.layer import Gates, Layer, Quantized, Sizes, is_constant
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.expr import Input
 from sardonyx.ops.framework.facts import Fact
@@ -45,11 +45,10 @@ class DynamicQuantizeLSTMKernel(NativeKernel):
         x = inputs[0]
         return None if x is not None and x.dtype == ir.DataType.FLOAT else "only sequences of float32"
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
-        x, w, r, bias, *others, w_scale, w_zero, r_scale, r_zero = inputs
-        assert x is not None
-        assert w is not None
-        assert r is not None
+    def bind(
+        self, binder: Binder, x: Tensor, w: Tensor, r: Tensor, bias: Tensor | None, *others: Tensor | None
+    ) -> Sequence[Tensor | None]:
+        *more, w_scale, w_zero, r_scale, r_zero = others
         given = dict(zip(_PARAMETERS, (w_scale, w_zero, r_scale, r_zero), strict=True))
         parameters = {name: tensor for name, tensor in given.items() if tensor is not None}
         shapes = {name: tensor.shape for name, tensor in parameters.items()}
@@ -64,7 +63,7 @@ class DynamicQuantizeLSTMKernel(NativeKernel):
                 self._projected(layer, x, w, bias, parameters), [panels], None, self._states(layer, r, parameters)
             )
 
-        return layer.bind(x.dtype, [bias, *others], gates)
+        return layer.bind(x.dtype, bias, more, gates)
 
     def _projected(
         self, layer: Layer, x: Tensor, w: Tensor, bias: Tensor | None, parameters: Mapping[str, Tensor]

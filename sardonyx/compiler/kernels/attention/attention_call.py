@@ -6,25 +6,30 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.binding import SMALL_STEP_NS, Address, Argument, Binder, Tensor, float_word
-from sardonyx.compiler.llvm.emitters import emitter
-from sardonyx.compiler.llvm.kernels.attention.attention_spec import (
+from sardonyx.compiler.binding import SMALL_STEP_NS, Address, Binder, Tensor
+from sardonyx.compiler.bound_step import Shifted
+from sardonyx.compiler.kernels.attention.attention_spec import (
     KEYS,
+    AppendArguments,
+    AttentionArguments,
     AttentionSpec,
+    BiasArguments,
     fixed_layout,
     round_up,
     scratch_layout,
 )
+from sardonyx.compiler.llvm.emitters import Emitter
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.types import F32, F64
 from sardonyx.compiler.native.products.inner_products import allows_parts, product_of
 from sardonyx.compiler.traced import larger
 from sardonyx.light_dataclass import dataclass
 
-emit_attention = emitter("attention.attention", "emit_attention")
+emit_attention = Emitter("sardonyx.compiler.kernels.attention.attention_loops", "emit_attention", AttentionArguments)
 
 # A key head with at most this many rows (queries times the query heads that share it) takes the form for few rows.
 FEW_ROWS = 8
@@ -72,6 +77,12 @@ class Heads:
     def address(self) -> Address:
         return Address(self.tensor.buffer, self.tensor.offset + self.start * self.tensor.dtype.itemsize)
 
+    def words(self, name: str) -> dict[str, Any]:
+        """The fields of a record called `name`, `name_batch`, `name_row` and `name_head`."""
+        batch, row, head = self.strides
+        first = Shifted(self.tensor, self.start * self.tensor.dtype.itemsize)
+        return {name: first, f"{name}_batch": batch, f"{name}_row": row, f"{name}_head": head}
+
     def as_tensor(self) -> Tensor:
         """The same memory as a tensor (batch, heads, rows, size)."""
         batch, row, head = self.strides
@@ -112,6 +123,10 @@ class Bias:
     tensor: Tensor
     masked: float = float("-inf")
 
+    def arguments(self) -> BiasArguments:
+        batch, head, row = self.steps()
+        return BiasArguments(bias=self.tensor, bias_batch=batch, bias_head=head, bias_row=row, bias_masked=self.masked)
+
     def steps(self) -> list[int]:
         """Strides of batch, heads and queries; 0 for what is shared."""
         return [
@@ -129,12 +144,21 @@ class Append:
     new_key: Heads
     new_value: Heads
 
-    def arguments(self, near: int) -> list[Argument]:
-        """The words of `APPEND_ARGUMENTS`; `near`: bytes of caches, at most, that stay in the processor's own."""
-        words: list[Argument] = [self.past_key.shape[2], near]
-        for past, new in ((self.past_key, self.new_key), (self.past_value, self.new_value)):
-            words += [past, past.strides[0], past.strides[1], new.address, *new.strides]
-        return words
+    def arguments(self, near: int) -> AppendArguments:
+        """`near`: bytes of caches, at most, that stay in the processor's own."""
+        key, value = self.past_key, self.past_value
+        return AppendArguments(
+            past_rows=key.shape[2],
+            near=near,
+            past_key=key,
+            past_key_batch=key.strides[0],
+            past_key_head=key.strides[1],
+            **self.new_key.words("new_key"),
+            past_value=value,
+            past_value_batch=value.strides[0],
+            past_value_head=value.strides[1],
+            **self.new_value.words("new_value"),
+        )
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -259,27 +283,38 @@ class Attention:
         group_rows = _group_rows(rows, units, key.rows, block)
         groups = -(-rows // group_rows)
         scratch = scratch_layout(binder.target, spec, key.rows, group_rows)
-        arguments: list[Argument] = []
-        for heads in (query, key, self.value, self.output):
-            arguments += [heads.address, *heads.strides]
-        arguments += [query.rows, key.rows, query.heads // key.heads, key.heads, groups, group_rows]
-        arguments += [float_word(self.scale), float_word(self.softcap), self.left or 0, self.right or 0, self.offset]
-        arguments += [
-            0 if self.lengths is None else self.lengths,
-            self.length_add,
-            int(self.from_end),
-            0 if self.sink is None else self.sink,
-        ]
-        arguments += [int(key.rows > KEYS), scratch.room, scratch.state_at, scratch.accumulators_at]
-        arguments += [scratch.keys_at, scratch.values_at, scratch.columns_at]
-        if self.append is not None:
-            arguments += self.append.arguments(binder.target.caches.l2)
-        for bias in self.biases:
-            arguments += [bias.tensor, *bias.steps(), float_word(bias.masked)]
-        read = [query.tensor, *(bias.tensor for bias in self.biases)]
-        caches = [key.tensor, self.value.tensor]
-        read += caches if self.append is None else self.append.tensors
-        read += [tensor for tensor in (self.lengths, self.sink) if tensor is not None]
+        caches = self.key.words("key") | self.value.words("value")
+        if self.append is not None:  # written, not read
+            caches |= {"key": key.address, "value": self.value.address}
+        arguments = AttentionArguments(
+            **query.words("query"),
+            **caches,
+            **self.output.words("output"),
+            queries=query.rows,
+            keys=key.rows,
+            group_heads=query.heads // key.heads,
+            key_heads=key.heads,
+            groups=groups,
+            group_rows=group_rows,
+            scale=self.scale,
+            softcap=self.softcap,
+            left=self.left or 0,
+            right=self.right or 0,
+            offset=self.offset,
+            lengths=self.lengths,
+            length_add=self.length_add,
+            from_end=int(self.from_end),
+            sink=self.sink,
+            keep=int(key.rows > KEYS),
+            room=scratch.room,
+            state_at=scratch.state_at,
+            accumulators_at=scratch.accumulators_at,
+            keys_at=scratch.keys_at,
+            values_at=scratch.values_at,
+            columns_at=scratch.columns_at,
+            append=None if self.append is None else self.append.arguments(binder.target.caches.l2),
+            biases=[bias.arguments() for bias in self.biases],
+        )
         scores = query.batch * query.heads * query.rows * key.rows
         flops, nbytes, chunks = 2.0 * scores * (query.size + self.value.size), self._nbytes(), units * groups
         chunk_ns = (flops / _FLOPS_PER_NS + nbytes / _BYTES_PER_NS) / larger(1, chunks)
@@ -287,8 +322,7 @@ class Attention:
             emit_attention,
             spec,
             arguments,
-            reads=read,
-            writes=[self.output.tensor, *(caches if self.append is not None else ())],
+            writes=() if self.append is None else (key.tensor, self.value.tensor),
             chunks=chunks,
             claim=larger(1, math.floor(SMALL_STEP_NS / larger(1.0, chunk_ns))),
             scratch=scratch.nbytes,

@@ -8,10 +8,10 @@ from typing import TypeVar
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.attention.attention import Tensors, dtype_reason, packed_last
+from sardonyx.compiler.kernels.attention.attention_call import heads_of_cache, heads_of_rows
+from sardonyx.compiler.kernels.attention.heads import Rotary, turn
 from sardonyx.compiler.kernels.template import NativeKernel, template
-from sardonyx.compiler.native.attention.attention import Tensors, dtype_reason, packed_last, padded
-from sardonyx.compiler.native.attention.attention_call import heads_of_cache, heads_of_rows
-from sardonyx.compiler.native.attention.heads_step import Rotary, turn
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
@@ -37,9 +37,8 @@ class RotaryEmbeddingKernel(NativeKernel):
             return "positions that are not int64"
         return dtype_reason(given[:3])
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Tensors:
-        x, cosine, sine, positions = self._ordered(padded(inputs, 4))
-        assert x is not None
+    def bind(self, binder: Binder, x: Tensor, *inputs: Tensor | None) -> Tensors:
+        _, cosine, sine, positions = self._ordered((x, *inputs))
         assert cosine is not None
         assert sine is not None
         x = packed_last(binder, x)

@@ -10,21 +10,21 @@ import onnx_ir as ir
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.choice.gemm_choice import row_step
+from sardonyx.compiler.kernels.recurrent.layer import HALVES, Gates, Layer, element_type, is_constant
+from sardonyx.compiler.kernels.recurrent.unit_rows import PanelsSpec, emit_recurrent_panels
 from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
-from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import PanelsSpec, emit_recurrent_panels
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.llvm.types import BF16
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.products.gemm_step import multiply
 from sardonyx.compiler.native.products.inner_products import by_constant, product_of
 from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
-from sardonyx.compiler.native.recurrent.layer import HALVES, Gates, Layer, element_type, is_constant
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.evaluate import working_dtype
 from sardonyx.kernel.expr import Expr, Input
 from sardonyx.ops.framework.facts import Fact
-from sardonyx.ops.recurrent import check_shapes, every_input
+from sardonyx.ops.recurrent import check_shapes
 from sardonyx.ops.recurrent_cells import Cell, Stage
 from sardonyx.runtime.memory.constant_memory import constant_empty
 
@@ -51,8 +51,9 @@ class RecurrentKernel(NativeKernel):
             return "sequence lengths are int32"
         return None
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
-        x, w, r, bias, *others = every_input(inputs)
+    def bind(
+        self, binder: Binder, x: Tensor, w: Tensor, r: Tensor, bias: Tensor | None = None, *others: Tensor | None
+    ) -> Sequence[Tensor | None]:
         cells: tuple[Cell, ...] = self.parameters["cells"]
         check_shapes(len(cells), cells[0].gates, self.parameters["hidden_size"], x.shape, w.shape, r.shape)
         layer = Layer(binder, self.parameters, x.shape, r.shape[2], working_dtype(x.dtype))
@@ -66,7 +67,7 @@ class RecurrentKernel(NativeKernel):
                 None if bias is None else layer.wide_rows(*layer.half(bias, 1), layer.sizes.row),
             )
 
-        return layer.bind(x.dtype, [bias, *others], gates)
+        return layer.bind(x.dtype, bias, others, gates)
 
 
 def _projected(layer: Layer, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from sardonyx.compiler.arguments import Float, Group, Read, Record, Several, Size, When, Write
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS, Product
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import F32, F64, Type, type_of
+from sardonyx.compiler.llvm.types import F32, F64, Type, dtype_type
 from sardonyx.light_dataclass import dataclass
 
 # Keys of one block: whole rows of scores up to here, running corrections beyond.
@@ -18,32 +17,6 @@ SCORES_STRIDE = KEYS + 32
 
 # Keys whose weights in parts lie in tiles of AMX at a time, beside their values in the nearest cache.
 _KEYS_OF_PARTS = 128
-
-# The words of the arguments. Strides count elements; `*_at` are byte offsets into the scratch. `left` and `right` say
-# how many keys before and after its own position a query sees; `keep` is 1 where every row keeps its own state.
-ARGUMENTS = (
-    *("query", "query_batch", "query_row", "query_head"),
-    *("key", "key_batch", "key_row", "key_head"),
-    *("value", "value_batch", "value_row", "value_head"),
-    *("output", "output_batch", "output_row", "output_head"),
-    *("queries", "keys", "group_heads", "key_heads", "groups", "group_rows"),
-    *("scale", "softcap", "left", "right", "offset"),
-    *("lengths", "length_add", "from_end", "sink"),
-    *("keep", "room", "state_at", "accumulators_at", "keys_at", "values_at", "columns_at"),
-)
-
-# Where keys and values come from that are appended to a cache on the way; the rows of the past are contiguous. Of
-# caches that have more than `near` bytes, nothing would be left in the processor's own when it is read again.
-APPEND_ARGUMENTS = (
-    "past_rows",
-    "near",
-    *("past_key", "past_key_batch", "past_key_head", "new_key", "new_key_batch", "new_key_row", "new_key_head"),
-    *("past_value", "past_value_batch", "past_value_head"),
-    *("new_value", "new_value_batch", "new_value_row", "new_value_head"),
-)
-
-# For each bias: a row for each query. `bias_masked` is what a truth value or a number <= 0 of a mask adds.
-BIAS_ARGUMENTS = ("bias", "bias_batch", "bias_head", "bias_row", "bias_masked")
 
 # The words of one row of the table: its output, the keys that it sees, its rows of the biases.
 ROW_WORDS = ("output", "low", "high", "bias0", "bias1")
@@ -108,19 +81,94 @@ class AttentionSpec:
 
     @property
     def storage_type(self) -> Type:
-        found = type_of(np.dtype(self.storage))
-        assert found is not None
-        return found
+        return dtype_type(self.storage)
 
     @property
     def result_type(self) -> Type:
-        found = type_of(np.dtype(self.result or self.storage))
-        assert found is not None
-        return found
+        return dtype_type(self.result or self.storage)
 
     @property
     def compute_type(self) -> Type:
         return F64 if self.storage_type == F64 else F32
+
+
+class AppendArguments(Record):
+    """Where keys and values come from that are appended to a cache on the way; the rows of the past are contiguous. Of
+    caches that have more than `near` bytes, nothing would be left in the processor's own when it is read again."""
+
+    past_rows = Size()
+    near = Size()
+    past_key = Read()
+    past_key_batch = Size()
+    past_key_head = Size()
+    new_key = Read()
+    new_key_batch = Size()
+    new_key_row = Size()
+    new_key_head = Size()
+    past_value = Read()
+    past_value_batch = Size()
+    past_value_head = Size()
+    new_value = Read()
+    new_value_batch = Size()
+    new_value_row = Size()
+    new_value_head = Size()
+
+
+class BiasArguments(Record):
+    """A row for each query. `bias_masked` is what a truth value or a number <= 0 of a mask adds."""
+
+    bias = Read()
+    bias_batch = Size()
+    bias_head = Size()
+    bias_row = Size()
+    bias_masked = Float()
+
+
+class AttentionArguments(Record):
+    """Strides count elements; `*_at` are byte offsets into the scratch. `left` and `right` say how many keys before and
+    after its own position a query sees; `keep` is 1 where every row keeps its own state. The step of a kernel that
+    appends gives the addresses of `key` and `value`, which it writes."""
+
+    query = Read()
+    query_batch = Size()
+    query_row = Size()
+    query_head = Size()
+    key = Read()
+    key_batch = Size()
+    key_row = Size()
+    key_head = Size()
+    value = Read()
+    value_batch = Size()
+    value_row = Size()
+    value_head = Size()
+    output = Write()
+    output_batch = Size()
+    output_row = Size()
+    output_head = Size()
+    queries = Size()
+    keys = Size()
+    group_heads = Size()
+    key_heads = Size()
+    groups = Size()
+    group_rows = Size()
+    scale = Float()
+    softcap = Float()
+    left = Size()
+    right = Size()
+    offset = Size()
+    lengths = Read()
+    length_add = Size()
+    from_end = Size()
+    sink = Read()
+    keep = Size()
+    room = Size()
+    state_at = Size()
+    accumulators_at = Size()
+    keys_at = Size()
+    values_at = Size()
+    columns_at = Size()
+    append = When(Group(AppendArguments), lambda spec: spec.appends)
+    biases = Several(Group(BiasArguments), lambda spec: len(spec.biases))
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sardonyx.compiler.llvm.builder import Pointer, Value
+from sardonyx.compiler.arguments import Read, Record, Size, Write, kernel
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.narrow_floats import from_bits, to_bits
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BF16, F16, F32, F64, I64, U16, Type
-from sardonyx.compiler.llvm.walk import kernel_frame
 from sardonyx.light_dataclass import dataclass
 
 # Vectors of units that a block of the loop computes at once.
@@ -41,29 +41,39 @@ class RowsSpec:
     target: Type
 
 
-def emit_unit_rows(target: Target, spec: RowsSpec) -> str:
+class RowsArguments(Record):
+    source = Read(lambda spec: spec.source)
+    to = Write(lambda spec: spec.target)
+    inner = Size()  # rows on the inner axis
+    count = Size()  # elements of a row
+    room = Size()  # elements of a row of the target
+    read_outer = Size()
+    read_inner = Size()
+    write_outer = Size()
+    write_inner = Size()
+
+
+@kernel(RowsArguments)
+def emit_unit_rows(k: Function, a: RowsArguments, spec: RowsSpec) -> None:
     """Rows on two axes, converted; behind each the target has room that is filled with zeros.
 
-    Arguments: source, target, rows on the inner axis, elements of a row, elements of a row of the target, steps of the
-    source on the outer and the inner axis, steps of the target. A chunk is a place on the outer axis.
+    A chunk is a place on the outer axis.
     """
-    k, words = kernel_frame(target)
-    inner, count, room, read_outer, read_inner, write_outer, write_inner = (words.load(at) for at in range(2, 9))
-    to = k.pointer(words.load(1), spec.target)
-    lanes = target.lanes(spec.target if spec.target in (F64, I64) else F32)
+    inner, count, room, read_outer, read_inner = a.inner, a.count, a.room, a.read_outer, a.read_inner
+    write_outer, write_inner, to = a.write_outer, a.write_inner, a.to
+    lanes = k.target.lanes(spec.target if spec.target in (F64, I64) else F32)
     whole = count & -lanes
     with k.loop(k["begin"], k["end"]) as outer, k.loop(0, inner) as row:
         written = to.offset(outer * write_outer + row * write_inner)
         filled = k.constant(I64, 0)
         if spec.source is not None:
-            read = k.pointer(words.load(0), spec.source).offset(outer * read_outer + row * read_inner)
+            read = a.source.offset(outer * read_outer + row * read_inner)
             for first, last, width in ((0, whole, lanes), (whole, count, 1)):
                 with k.loop(first, last, width) as at:
                     write_units(written, read_units(read, at, width, _working(spec)), at)
             filled = count
         with k.loop(filled, room) as at:
             written.store(0, at)
-    return k.finish()
 
 
 def _working(spec: RowsSpec) -> Type:
@@ -79,19 +89,28 @@ class PanelsSpec:
     halves: bool = False
 
 
-def emit_recurrent_panels(target: Target, spec: PanelsSpec) -> str:
+class PanelsArguments(Record):
+    source = Read(lambda spec: spec.storage)  # R [directions, gates, hidden, hidden]
+    panels = Write(lambda spec: BF16 if spec.halves else spec.working)
+    blocks = Size()  # of units
+    hidden = Size()
+    gates = Size()
+    first_gate = Size()
+    taken = Size()  # gates from the first one on
+    panel = Size()  # elements of a panel
+
+
+@kernel(PanelsArguments)
+def emit_recurrent_panels(k: Function, a: PanelsArguments, spec: PanelsSpec) -> None:
     """Some gates of R, so that the rows of a block's units lie beside each other for every hidden unit they multiply.
 
-    Arguments: R [directions, gates, hidden, hidden], panels, blocks of units, hidden size, gates, the first gate and
-    how many, elements of a panel. The panels are [directions, blocks, hidden, gates taken, units of a block]; units
-    behind the last are zeros. Of bfloat16, the units of a block's two vectors take turns: a word of 32 bits has one of
-    each (`half_of`). A chunk is a panel.
+    The panels are [directions, blocks, hidden, gates taken, units of a block]; units behind the last are zeros. Of
+    bfloat16, the units of a block's two vectors take turns: a word of 32 bits has one of each (`half_of`). A chunk is a
+    panel.
     """
-    k, words = kernel_frame(target)
-    source = k.pointer(words.load(0), spec.storage)
-    panels = k.pointer(words.load(1), BF16 if spec.halves else spec.working)
-    blocks, hidden, gates, first_gate, taken, panel = (words.load(at) for at in range(2, 8))
-    lanes, units = target.lanes(spec.working), block_units(target, spec.working)
+    source, panels = a.source, a.panels
+    blocks, hidden, gates, first_gate, taken, panel = a.blocks, a.hidden, a.gates, a.first_gate, a.taken, a.panel
+    lanes, units = k.target.lanes(spec.working), block_units(k.target, spec.working)
     with k.loop(k["begin"], k["end"]) as chunk:
         direction = chunk // blocks
         first = (chunk - direction * blocks) * units
@@ -112,7 +131,6 @@ def emit_recurrent_panels(target: Target, spec: PanelsSpec) -> str:
                         write_units(column, read_units(read, at, 1, spec.working), at * step)
                 with k.otherwise(there), k.loop(begin, end) as at:
                     write_units(column, k.constant(spec.working, 0), at * step)
-    return k.finish()
 
 
 def half_of(word: Value, which: int) -> Value:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.attention.attention_spec import (
+from sardonyx.compiler.kernels.attention.attention_spec import (
     ROW_BYTES,
     ROW_WORDS,
     SCORES_STRIDE,
     AttentionSpec,
     fixed_layout,
 )
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import parts_of
 from sardonyx.compiler.llvm.kernels.products.gemm_parts import paired_parts
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE

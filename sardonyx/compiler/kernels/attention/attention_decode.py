@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from sardonyx.compiler.kernels.attention.attention_frame import Block, Frame, RowTable
 from sardonyx.compiler.llvm.builder import Value, minimum
-from sardonyx.compiler.llvm.kernels.attention.attention_frame import Block, Frame, RowTable
 from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.types import I64
 

@@ -1,1 +1,0 @@
-"""Attention in every form, rotary embedding and caches."""
