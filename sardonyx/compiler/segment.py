@@ -111,7 +111,7 @@ class Segment(SegmentOperations):
             results, known = self._made(found.value)
             if not _are_whole(results):
                 return None
-            plan, constant_words = layout.plan(found, self.settings.flush_denormals)
+            plan, constant_words = layout.plan(found.numbers, self.settings.flush_denormals)
         except OverflowError:  # a size that exceeds 64 bits
             return None
         described = tuple([(tensor.dtype, tensor.shape) for tensor in results])

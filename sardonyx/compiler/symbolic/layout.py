@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol, overload
+from typing import overload
 
 import numpy as np
 
@@ -87,31 +87,21 @@ class NoLayoutError(Exception):
     """A plan that shares no layout: it holds more than whole buffers in the arena and what crosses its border."""
 
 
-class Numbers(Protocol):
-    """The numbers of a plan for some sizes: one of each for every kind of operation, in order."""
+@dataclass(frozen=True, eq=False)
+class PlanNumbers:
+    """The numbers of a plan for some sizes: one of each for every kind of operation, in order.
 
-    @property
-    def words(self) -> Sequence[bytes]:
-        """The words of its steps."""
+    words: those of its steps. numbers: their other ones, joined. nanoseconds: what a thread takes.
+    scratch_bytes: what the largest step needs. constants: what the plan keeps alive.
+    value: gives a value of the segment by its number.
+    """
 
-    @property
-    def numbers(self) -> Words:
-        """Their other numbers, joined."""
-
-    @property
-    def nanoseconds(self) -> Sequence[float]:
-        """What a thread takes."""
-
-    @property
-    def scratch_bytes(self) -> int:
-        """What the largest step needs."""
-
-    @property
-    def constants(self) -> Sequence[Array]:
-        """What the plan keeps alive."""
-
-    def value(self, number: int) -> Tensor | None:
-        """A value of the segment."""
+    words: Sequence[bytes]
+    numbers: Words
+    nanoseconds: Sequence[float]
+    scratch_bytes: int
+    constants: Sequence[Array]
+    value: Callable[[int], Tensor | None]
 
 
 class PlanLayout:
@@ -287,7 +277,7 @@ class PlanLayout:
                 layout.barriers[key] = found
         return found
 
-    def plan(self, found: Numbers, flush_denormals: bool) -> tuple[NativePlan, Words]:
+    def plan(self, found: PlanNumbers, flush_denormals: bool) -> tuple[NativePlan, Words]:
         """The plan of steps that have these numbers and the topologies of the sample's, and which of its words are
         addresses of constants."""
         numbers = found.numbers

@@ -21,9 +21,9 @@ from sardonyx.compiler.binding import Array, Binder, Buffer, Tensor
 from sardonyx.compiler.bound_step import contents_of
 from sardonyx.compiler.operation import Operation
 from sardonyx.compiler.recording import Describe
-from sardonyx.compiler.symbolic.layout import NoLayoutError, PlanLayout, Sample
+from sardonyx.compiler.symbolic.layout import NoLayoutError, PlanLayout, PlanNumbers, Sample
 from sardonyx.compiler.symbolic.shape_program import ShapeProgram, Values
-from sardonyx.compiler.symbolic.template import Words, taken_apart
+from sardonyx.compiler.symbolic.template import taken_apart
 from sardonyx.compiler.symbolic.variants import Entry, Kinds, Sized, Variant, VariantMaker
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.forks import free_in_child
@@ -37,6 +37,8 @@ _MOST_FAILURES = 4
 # Variants of a stage for inputs of the same kinds; of how many in a row that were of no use others are tried.
 MOST_VARIANTS = 32
 TRIES = 4
+# Traced variants that are made with one plan: each takes as long as to bind a few operations.
+_MOST_TRACED = 16
 
 # Values with the contents that they have to have.
 Reads = Sequence[tuple[int, Hashable]]
@@ -212,8 +214,9 @@ class SymbolicPlan:
         made: tuple[Variant, Sized] | None = None
         try:
             inputs = [None if number < 0 else found.value(number) for number in operation.inputs]
-            if any(varies) and stage.has_room(kinds):
+            if any(varies) and stage.has_room(kinds) and found.traced < _MOST_TRACED:
                 stage.tries -= 1
+                found.traced += 1
                 made = self._maker.traced(operation.bind, binder, inputs, varies)
             variant, sized = made or self._maker.bound(operation.bind, binder, inputs)
         except Exception:  # the ordinary way says so
@@ -258,14 +261,15 @@ class SymbolicPlan:
 
 
 class Evaluation:
-    """A symbolic plan for some sizes: what a layout reads. `own` has values as numbers, `values` those as tensors that
-    somebody asked for."""
+    """A symbolic plan for some sizes. `own` has values as numbers, `values` those as tensors that
+    somebody asked for; `traced` counts the variants that were made."""
 
     def __init__(self, plan: SymbolicPlan, binder: Binder, inputs: Values) -> None:
         self.binder = binder
         self.values = dict(inputs)
         self.own: dict[int, Entry] = {}
         self.outcomes: list[_Outcome] = []
+        self.traced = 0
         self._plan = plan
         self._buffers: dict[tuple[int, int], Buffer] = {}
 
@@ -275,24 +279,18 @@ class Evaluation:
         return tuple([one.variant for one in self.outcomes])
 
     @property
-    def words(self) -> list[bytes]:
-        return [one.sized.words for one in self.outcomes]
-
-    @property
-    def numbers(self) -> Words:
-        return np.frombuffer(b"".join([one.sized.numbers for one in self.outcomes]), np.int64)
-
-    @property
-    def nanoseconds(self) -> list[float]:
-        return [one.sized.nanoseconds for one in self.outcomes]
-
-    @property
-    def scratch_bytes(self) -> int:
-        return max([one.sized.scratch_bytes for one in self.outcomes], default=0)
-
-    @property
-    def constants(self) -> Sequence[Array]:
-        return [*self.binder.constants, *itertools.chain.from_iterable(one.variant.constants for one in self.outcomes)]
+    def numbers(self) -> PlanNumbers:
+        """What the layout puts in place."""
+        sized = [one.sized for one in self.outcomes]
+        kept = itertools.chain.from_iterable([one.variant.constants for one in self.outcomes])
+        return PlanNumbers(
+            [one.words for one in sized],
+            np.frombuffer(b"".join([one.numbers for one in sized]), np.int64),
+            [one.nanoseconds for one in sized],
+            max([one.scratch_bytes for one in sized], default=0),
+            [*self.binder.constants, *kept],
+            self.value,
+        )
 
     def hold(self, reads: Reads) -> bool:
         """Whether values have these contents."""
@@ -365,9 +363,10 @@ class SymbolicPlans:
         variants = found.variants
         known = self._combinations.get(variants)
         if known is None:
-            layout = self._layouts.get(self._key([one.template.topology for one in variants]))
-            if layout is None:
-                return None
+            with self._lock:  # both may be made anew meanwhile
+                layout = self._layouts.get(self._key([one.template.topology for one in variants]))
+                if layout is None or plan is not self._plan:
+                    return None
             known = layout, plan.faults(variants)
             if len(self._combinations) >= _MOST_COMBINATIONS:
                 self._combinations.clear()
@@ -376,8 +375,7 @@ class SymbolicPlans:
 
     def _key(self, topologies: Iterable[Hashable]) -> Hashable:
         """The numbers of topologies."""
-        with self._lock:
-            return tuple([self._topologies.setdefault(one, len(self._topologies)) for one in topologies])
+        return tuple([self._topologies.setdefault(one, len(self._topologies)) for one in topologies])
 
     def _take_in(self, sample: Sample) -> None:
         """Make the layout of a plan. Operations are of one kind that were so in all plans."""

@@ -117,11 +117,12 @@ class Variant:
 
     def sized(self, given: Sequence[Entry]) -> Sized | None:
         """What it gives for inputs of these numbers; None if a guard fails."""
-        if self.compute is None:
-            if self.compile is None:
-                return None
-            self.compute = self.compile()
         try:
+            if self.compute is None:
+                if self.compile is None:
+                    return None
+                self.compute = self.compile()
+                self.compile = None
             found: Sized | None = self.compute(*itertools.chain.from_iterable([one[1:] for one in given]))
         except Exception:  # such as sizes that do not fit each other, which binding tells with the node's name
             return None
