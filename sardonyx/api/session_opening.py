@@ -27,7 +27,7 @@ from sardonyx.runtime.files.kept import why_nothing_is_kept
 from sardonyx.runtime.random_state import Streams
 
 if TYPE_CHECKING:
-    from sardonyx.api.building.session_build import Source
+    from sardonyx.api.building.model_loading import Source
     from sardonyx.api.engines.held_files import HeldFiles
 
 # Whether a session from an engine loads at once what it needs for sizes that the engine has no plan for.

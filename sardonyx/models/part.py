@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from sardonyx.api.values import element_types
 from sardonyx.models.arrays import Array, as_numpy, as_tensor, is_tensor
 
 if TYPE_CHECKING:
+    from sardonyx.api.building.node_arg import NodeArg
     from sardonyx.api.session import InferenceSession
 
 
@@ -20,16 +22,26 @@ class Part:
     """A session of a model: an encoder, a decoder, or the whole model.
 
     `inputs` and `outputs` give the NumPy types by name, in the model's order; `input_shapes` and `output_shapes` the
-    shapes as sessions show them.
+    shapes as sessions show them; `given` and `made` all that sessions say of inputs and outputs.
     """
 
     def __init__(self, session: InferenceSession, use_io_binding: bool = False) -> None:
-        self.session = session
+        self._opened: InferenceSession | None = session
         self.use_io_binding = use_io_binding
-        self.inputs = {argument.name: _dtype(argument.type) for argument in session.get_inputs()}
-        self.outputs = {argument.name: _dtype(argument.type) for argument in session.get_outputs()}
-        self.input_shapes = {argument.name: argument.shape for argument in session.get_inputs()}
-        self.output_shapes = {argument.name: argument.shape for argument in session.get_outputs()}
+        self._tell(session.get_inputs(), session.get_outputs())
+
+    def _tell(self, given: Sequence[NodeArg], made: Sequence[NodeArg]) -> None:
+        self.given, self.made = given, made
+        self.inputs = {argument.name: _dtype(argument.type) for argument in given}
+        self.outputs = {argument.name: _dtype(argument.type) for argument in made}
+        self.input_shapes = {argument.name: argument.shape for argument in given}
+        self.output_shapes = {argument.name: argument.shape for argument in made}
+
+    @property
+    def session(self) -> InferenceSession:
+        """The session."""
+        assert self._opened is not None
+        return self._opened
 
     @property
     def path(self) -> Path:
@@ -58,9 +70,10 @@ class Part:
                 f"The model needs the inputs {', '.join(missing)}, which were not given; given were: {given or 'none'}"
             )
         as_tensors = any(is_tensor(value) for value in values.values())
+        session = self.session
         feeds = {name: self._fed(name, values[name]) for name in self.inputs}
         names = list(self.outputs if wanted is None else wanted)
-        found = self._bound_run(feeds, names) if self.use_io_binding else self.session.run(names, feeds)
+        found = self._bound_run(feeds, names) if self.use_io_binding else session.run(names, feeds)
         results = dict(zip(names, found, strict=True))
         return {name: as_tensor(value) for name, value in results.items()} if as_tensors else results
 
@@ -76,6 +89,44 @@ class Part:
             binding.bind_output(name)
         self.session.run_with_iobinding(binding)
         return [value.numpy() for value in binding.get_outputs()]
+
+
+class LaterPart(Part):
+    """A part whose session is opened when it is asked for: never, where another one does the work.
+
+    Until then its inputs and outputs are those that the file declares.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        arguments: tuple[Sequence[NodeArg], Sequence[NodeArg]],
+        open_session: Callable[[], InferenceSession],
+        use_io_binding: bool = False,
+    ) -> None:
+        self._path, self._open = path, open_session
+        self._opened, self._lock = None, threading.Lock()
+        self.use_io_binding = use_io_binding
+        self._tell(*arguments)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a session."""
+        return self._opened is not None
+
+    @property
+    def session(self) -> InferenceSession:
+        """The session; the errors of `InferenceSession` where this is the first time."""
+        with self._lock:
+            if self._opened is None:
+                self._opened = self._open()
+                self._tell(self._opened.get_inputs(), self._opened.get_outputs())
+            return self._opened
+
+    @property
+    def path(self) -> Path:
+        """The model's file."""
+        return self._path
 
 
 def _dtype(kind: str) -> np.dtype[Any]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sardonyx import errors
-from sardonyx.models.part import Part
+from sardonyx.models.part import LaterPart, Part
 
 if TYPE_CHECKING:
     from sardonyx.api.options.session_options import SessionOptions
+    from sardonyx.api.session import InferenceSession
 
 CPU_PROVIDER = "CPUExecutionProvider"
 
@@ -37,15 +39,35 @@ class SessionSettings:
 
     def open(self, path: str | os.PathLike[str], entries: Mapping[str, str] | None = None) -> Part:
         """A part of the model from its file; `entries` are further session config entries for it."""
-        from sardonyx.api.session import InferenceSession
-
         options = self.session_options
         if entries:
             options = self.options(entries)
-        session = InferenceSession(
+        return Part(self._session(path, options), self.use_io_binding)
+
+    def open_later(self, path: str | os.PathLike[str]) -> Part:
+        """The same, whose session is opened when it is needed, if the file says what its inputs and outputs are.
+
+        A file that cannot be loaded is an error at once.
+        """
+        from sardonyx.api.engines import engine_source
+
+        options = self.options({})
+        name = os.fspath(path)
+        arguments = None
+        if engine_source.find(name, options) is None:
+            from sardonyx.api.building.declared_arguments import declared_arguments
+
+            arguments = declared_arguments(name, options)
+        if arguments is None:
+            return self.open(path)
+        return LaterPart(Path(name), arguments, lambda: self._session(name, options), self.use_io_binding)
+
+    def _session(self, path: str | os.PathLike[str], options: SessionOptions | None) -> InferenceSession:
+        from sardonyx.api.session import InferenceSession
+
+        return InferenceSession(
             os.fspath(path), options, providers=self.providers, provider_options=self.provider_options
         )
-        return Part(session, self.use_io_binding)
 
     def options(self, entries: Mapping[str, str]) -> SessionOptions:
         """New session options with these config entries added; those of the caller stay as they are."""

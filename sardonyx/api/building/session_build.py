@@ -6,11 +6,9 @@ import errno
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
-import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
 
 from sardonyx import errors, log
 from sardonyx.api.building import largest_shapes, provider_choice
@@ -19,15 +17,15 @@ from sardonyx.api.building.compiled_model import CompiledModel
 from sardonyx.api.building.declarations import declared, metadata, model_texts
 from sardonyx.api.building.distinct_symbols import make_distinct
 from sardonyx.api.building.extra_outputs import add_outputs
+from sardonyx.api.building.model_loading import Source, load, message_of
 from sardonyx.api.building.model_overrides import (
     fix_dimensions,
     fix_sizes,
-    replace_external_initializers,
     replace_initializers,
     take_off_inputs,
 )
 from sardonyx.api.building.placement_report import log_placement
-from sardonyx.api.building.session_request import EXTERNAL_FOLDER, HARD_LINKS, OTHER_FOLDERS, SessionRequest
+from sardonyx.api.building.session_request import SessionRequest
 from sardonyx.api.building.shared_caches import shared_caches
 from sardonyx.api.building.signature import Signature
 from sardonyx.api.enums import ExecutionMode, GraphOptimizationLevel
@@ -40,7 +38,7 @@ from sardonyx.api.options.run_settings import run_settings
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.values import value_layout
 from sardonyx.compiler.llvm.compiler_process import held
-from sardonyx.graph.load import LoadedModel, load_model
+from sardonyx.graph.load import LoadedModel
 from sardonyx.passes.base import Level
 from sardonyx.passes.caches.decoder import AS_THEY_ARE, DecoderChoice, choose
 from sardonyx.passes.caches.lengths import NAME as IN_PLACE
@@ -50,12 +48,9 @@ from sardonyx.passes.rules.reductions import NAME as REDUCTIONS
 from sardonyx.passes.settled_branches import settle_branches
 from sardonyx.providers import registry
 from sardonyx.providers.base import ExecutionProvider
-from sardonyx.runtime.files.opening import open_file
 from sardonyx.runtime.json_text import parsed
 from sardonyx.runtime.random_state import Streams
 from sardonyx.runtime.trace import Trace, span
-
-Source: TypeAlias = str | bytes | onnx.ModelProto
 
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
 _NO_COMPILE = "session.disable_model_compile"
@@ -91,7 +86,7 @@ def _build(request: SessionRequest, decoder: DecoderChoice) -> Built:
         raise errors.InvalidArgument("Both ep_context_path and model_path are empty.")
     event = "model_loading_uri" if isinstance(source, str) else "model_loading_array"
     with span(trace, "Session", event), span(trace, "Compile", "load"):
-        loaded = _load(source, options)
+        loaded = load(source, options)
     for line in loaded.warnings:
         logger.warning(line, "model")
     with span(trace, "Session", "session_initialization"):
@@ -163,63 +158,6 @@ def _providers(
         return provider_choice.create(names, given, no_fallback)
     except errors.InvalidArgument as error:
         logger.error(error.message)
-        raise
-
-
-def _load(source: Source, options: SessionOptions) -> LoadedModel:
-    if source == "":
-        raise errors.NoSuchFile("Load model from '' failed. File doesn't exist.")
-    config = options._config
-    text = config.get("session.load_model_format", "")
-    if text == "ORT" or (isinstance(source, str) and source.endswith(".ort") and text != "ONNX"):
-        if isinstance(source, str) and not os.path.exists(source):
-            load_model(source)  # raises the error that tells what is wrong
-        raise errors.Fail(
-            "ORT model verification failed: models in ORT format are not read; load the ONNX model it was made from"
-        )
-    path = None
-    if options._external:
-        proto = _parsed(source)
-        replace_external_initializers(proto, options._external)
-        path = source if isinstance(source, str) else None
-        source = proto
-    return load_model(
-        source,
-        external_folder=config.get(EXTERNAL_FOLDER) or None,
-        external_buffers=options._external_files or None,
-        allow_unreleased_opsets=None if is_on(config, "session.allow_released_opsets_only") else True,
-        model_path=path,
-        hard_links=is_on(config, HARD_LINKS),
-        other_folders=_folders(config.get(OTHER_FOLDERS, "")),
-    )
-
-
-def _folders(listed: str) -> list[str]:
-    """The folders of a list as `PATH` has it; InvalidArgument for one that is relative or not there."""
-    folders = [folder for folder in listed.split(os.pathsep) if folder]
-    for folder in folders:
-        if not os.path.isabs(folder) or not os.path.isdir(folder):
-            problem = "is not there" if os.path.isabs(folder) else "is relative"
-            raise errors.InvalidArgument(
-                f"The folder {folder!r} of the session config entry '{OTHER_FOLDERS}' {problem}: give full paths of "
-                f"folders, with {os.pathsep!r} between them"
-            )
-    return folders
-
-
-def _parsed(source: Source) -> onnx.ModelProto:
-    """The model as a message of its own, its external data left outside."""
-    if isinstance(source, onnx.ModelProto):
-        copy = onnx.ModelProto()
-        copy.CopyFrom(source)
-        return copy
-    try:
-        if isinstance(source, bytes):
-            return onnx.load_model_from_string(source)
-        with open_file(source) as file:
-            return onnx.load_model_from_string(file.read())
-    except (OSError, DecodeError):
-        load_model(source)  # raises the error that tells what is wrong
         raise
 
 
@@ -331,7 +269,7 @@ def effective_options(source: Source, options: SessionOptions) -> SessionOptions
 
     RuntimeError where it is no JSON, or a value has the wrong type.
     """
-    proto = _parsed(source)
+    proto = message_of(source)
     text = next((item.value for item in proto.metadata_props if item.key == "ort_config"), None)
     if text is None:
         return options

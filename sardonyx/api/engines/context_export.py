@@ -20,7 +20,7 @@ from sardonyx.runtime.files.own_files import ENGINE
 
 if TYPE_CHECKING:
     from sardonyx import log
-    from sardonyx.api.building.session_build import Source
+    from sardonyx.api.building.model_loading import Source
     from sardonyx.api.options.session_options import SessionOptions
 
 ENABLE = "ep.context_enable"

@@ -19,7 +19,8 @@ import numpy as np
 from sardonyx import errors, log
 from sardonyx._version import __version__
 from sardonyx.api.building.built import Built
-from sardonyx.api.building.session_build import Source, build
+from sardonyx.api.building.model_loading import Source
+from sardonyx.api.building.session_build import build
 from sardonyx.api.building.session_request import SessionRequest
 from sardonyx.api.engines import shape_profiles
 from sardonyx.api.engines.compiled_engine import (

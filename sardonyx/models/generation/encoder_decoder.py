@@ -16,6 +16,7 @@ from sardonyx.models.generation.bound_step import SingleStep, Step
 from sardonyx.models.generation.cache import Array, Cache
 from sardonyx.models.generation.decoder import Decoder
 from sardonyx.models.generation.signature import GREEDY_TOKENS, IDS, PAST_LENGTH, USE_CACHE, Signature
+from sardonyx.models.part import Part
 
 STATES, STATES_MASK = "encoder_hidden_states", "encoder_attention_mask"
 # Inputs that hold a mask of the decoder's own tokens.
@@ -28,25 +29,23 @@ _RELATIVE = "relative_attention_num_buckets"
 
 
 class DecoderFiles:
-    """The sessions of a decoder: one for the first step, one with caches for the others; both may be one and the same.
+    """The files of a decoder: one for the first step, one with caches for the others; both may be one and the same.
 
     `own` and `cross` are the caches of the decoder's tokens and those of the encoder's states: inputs of later steps
     with the outputs of the first one. A decoder without caches has none of them, and reads all tokens again.
     `placed` is a session for the later steps that writes its caches in place (`sardonyx.caches_in_place`); one that
-    could not be made so is left out.
+    could not be made so is left out. With it, `later` does without a session.
     """
 
-    def __init__(
-        self, first: InferenceSession, later: InferenceSession | None = None, placed: InferenceSession | None = None
-    ) -> None:
+    def __init__(self, first: Part, later: Part | None = None, placed: InferenceSession | None = None) -> None:
         self.first, self.later = first, first if later is None else later
         self.placed = placed if placed is not None and _is_in_place(placed) else None
-        self.signature = Signature.of(first.get_inputs(), first.get_outputs())
+        self.signature = Signature.of(first.given, first.made)
         self.dtypes = self.signature.dtypes
-        self.later_dtypes = Signature.of(self.later.get_inputs(), self.later.get_outputs()).dtypes
-        self.shapes = {one.name: one.shape for one in self.later.get_inputs()}
-        given = {_stem(one.name): one.name for one in first.get_outputs() if one.name.startswith("present")}
-        made = {_stem(one.name): one.name for one in self.later.get_outputs() if one.name.startswith("present")}
+        self.later_dtypes = Signature.of(self.later.given, self.later.made).dtypes
+        self.shapes = {one.name: one.shape for one in self.later.given}
+        given = {_stem(one.name): one.name for one in first.made if one.name.startswith("present")}
+        made = {_stem(one.name): one.name for one in self.later.made if one.name.startswith("present")}
         self.own: list[tuple[str, str, str]] = []
         self.cross: list[tuple[str, str]] = []
         for name in self.later_dtypes:
@@ -129,7 +128,7 @@ class EncodedDecoder(Decoder):
     form = "encoder-decoder"
 
     def __init__(self, files: DecoderFiles, config: object, states: Array, mask: Array | None = None) -> None:
-        super().__init__(files.first, files.signature, config)
+        super().__init__(files.first.session, files.signature, config)
         self._files = files
         self._states = states
         self._states_mask = np.ones(states.shape[:2], np.int64) if mask is None else mask
@@ -178,7 +177,7 @@ class EncodedDecoder(Decoder):
         files = self._files
         everything = np.concatenate([cache.tokens, ids], axis=1)
         values = {**cache.held, **self._common(cache, ids, len(everything[0])), **others, IDS: everything}
-        logits: Array = files.first.run([files.signature.logits], _fed(values, files.dtypes))[0]
+        logits: Array = files.first.session.run([files.signature.logits], _fed(values, files.dtypes))[0]
         return logits
 
     def _first(self, cache: EncodedCache, ids: Array, others: Mapping[str, Any]) -> Array:
@@ -187,7 +186,7 @@ class EncodedDecoder(Decoder):
         if files.is_merged:
             values |= {USE_CACHE: np.array([False]), **self._empty()}
         names = [given for _, given, _ in files.own] + [given for _, given in files.cross]
-        logits, *arrays = files.first.run([files.signature.logits, *names], _fed(values, files.dtypes))
+        logits, *arrays = files.first.session.run([files.signature.logits, *names], _fed(values, files.dtypes))
         cache.own = arrays[: len(files.own)]
         cache.held |= {name: array for (name, _), array in zip(files.cross, arrays[len(files.own) :], strict=True)}
         cache.held = {name: array for name, array in cache.held.items() if name in files.later_dtypes}
@@ -203,7 +202,7 @@ class EncodedDecoder(Decoder):
             values[USE_CACHE] = np.array([True])
         values |= {name: array for (name, _, _), array in zip(files.own, cache.own, strict=True)}
         names = [made for _, _, made in files.own]
-        logits, *cache.own = files.later.run([files.signature.logits, *names], _fed(values, files.later_dtypes))
+        logits, *cache.own = files.later.session.run([files.signature.logits, *names], _fed(values, files.later_dtypes))
         result: Array = logits
         return result
 

@@ -33,7 +33,8 @@ _KNOWN = (signature.IDS, signature.MASK, signature.POSITIONS, signature.PAST_LEN
 class ORTModelForCausalLM(Generating):
     """A language model that continues a prompt.
 
-    `forward` takes tokens and gives logits and caches; `generate` continues. Files without caches work too, and
+    `forward` takes tokens and gives logits and caches; `generate` continues. Each has a session of its own, which is
+    opened when it is first needed. Files without caches work too, and
     compute the whole text again for each token.
     """
 
@@ -51,7 +52,7 @@ class ORTModelForCausalLM(Generating):
         config.is_decoder, config.is_encoder_decoder = True, False
         return cls(
             config=config,
-            parts={layout.MODEL: settings.open(path)},
+            parts={layout.MODEL: settings.open_later(path)},
             model_save_dir=said.model_save_dir or path.parent,
             generation_config=said.config(files, config),
             settings=settings,
@@ -62,8 +63,8 @@ class ORTModelForCausalLM(Generating):
         self._steps: Decoder | None = None
         self._opening = threading.Lock()
         self._caches = caches_of.cache_names(self._main)
-        given, made = self.session.get_inputs(), self.session.get_outputs()
-        self._masks_new = "input_ids" in self._main.inputs and Signature.of(given, made).masks_new
+        part = self._main
+        self._masks_new = "input_ids" in part.inputs and Signature.of(part.given, part.made).masks_new
         self.key_value_input_names = [one.input for one in self._caches]
         self.key_value_output_names = [one.output for one in self._caches if one.output is not None]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -85,9 +86,13 @@ class ORTDecoder:
         self.is_merged = "use_cache_branch" in first.inputs
         self._given = [one.output or "" for one in caches_of.given_names(first)]
         self._attentions = {kind: _numbered(kind, first, self.with_past) for kind in _ATTENTIONS}
-        # Graphs that were traced with one token a step give wrong numbers for more, without a word.
-        logits = self.with_past.output_shapes.get("logits", [None, None])
-        self._one_a_step = self.is_merged or logits[1] in (1, "1")
+
+    @cached_property
+    def _one_a_step(self) -> bool:
+        """Whether later steps take one token each: graphs that were traced with one give wrong numbers for more,
+        without a word."""
+        outputs = {argument.name: argument.shape for argument in self.with_past.session.get_outputs()}
+        return self.is_merged or outputs.get("logits", [None, None])[1] in (1, "1")
 
     @property
     def session(self) -> Any:
@@ -149,7 +154,7 @@ class ORTDecoder:
         past = key_values(past_key_values)
         shared = {"encoder_hidden_states": encoder_hidden_states, "encoder_attention_mask": encoder_attention_mask}
         length = int(input_ids.shape[1])
-        if past is None or not self._one_a_step or length == 1:
+        if past is None or length == 1 or not self._one_a_step:
             found, past = self._step(input_ids, attention_mask, past, keeps, shared, wanted)
         else:
             pieces: list[dict[str, Array]] = []
@@ -230,7 +235,8 @@ class ORTModelForConditionalGeneration(Generating):
         found = {layout.ENCODER: files.require(layout.ENCODER, names[layout.ENCODER], "encoder_file_name")}
         found |= _decoder_files(files, names, said)
         paths = {role: files.path(name) for role, name in found.items()}
-        parts = {role: settings.open(path) for role, path in paths.items()}
+        opens = {layout.ENCODER: settings.open}
+        parts = {role: opens.get(role, settings.open_later)(path) for role, path in paths.items()}
         config.is_encoder_decoder = True
         if hasattr(config, "is_decoder"):
             config.is_decoder = False
@@ -302,7 +308,7 @@ class ORTModelForConditionalGeneration(Generating):
                     if decoder.is_merged:
                         entries["sardonyx.use_cache_branch"] = "1"
                     placed = self._settings.open(decoder.with_past.path, entries).session
-                self._decoder_files = DecoderFiles(decoder.part.session, decoder.with_past.session, placed)
+                self._decoder_files = DecoderFiles(decoder.part, decoder.with_past, placed)
             return self._decoder_files
 
     @classmethod

@@ -16,6 +16,7 @@ import pytest
 
 from sardonyx import errors
 from sardonyx.models import ORTModelForCausalLM
+from sardonyx.models.part import LaterPart, Part
 from tests.models.tasks import exports
 from tests.models.tasks.conftest import GENERATORS, Generators
 
@@ -89,6 +90,34 @@ def test_transformers_loop_gives_the_same(
     own = model.generate(**given, **kwargs)
     through_transformers(model, monkeypatch)
     assert torch.equal(model.generate(**given, **kwargs), own)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5"])
+def test_sessions_are_opened_when_they_are_needed(generators: Generators, tmp_path: Path, name: str) -> None:
+    """That for `forward` is not where `generate` writes caches in place, in a session of its own."""
+    source, unused = generators.folder(name), "model"
+    if name == "t5":
+        generators.pytorch(name).save_pretrained(tmp_path)
+        source, unused = tmp_path, "decoder_with_past"
+    model = type(generators(name)).from_pretrained(source, export=name == "t5")
+    later = [part for part in model.parts.values() if isinstance(part, LaterPart)]
+    assert model.parts[unused] in later
+    assert not any(part.is_open for part in later)
+    model.generate(**inputs(name), max_new_tokens=5, do_sample=False)
+    assert not model.parts[unused].is_open
+    for part in later:  # the file says of them what their sessions say
+        declared = part.inputs, part.outputs, part.input_shapes
+        opened = Part(part.session)
+        assert declared == (opened.inputs, opened.outputs, opened.input_shapes)
+        assert part.is_open
+
+
+def test_a_file_that_is_no_model_is_an_error_at_once(generators: Generators, tmp_path: Path) -> None:
+    shutil.copytree(generators.folder("gpt2"), tmp_path / "model")
+    (path,) = (tmp_path / "model").glob("*.onnx")
+    path.write_bytes(b"no model at all")
+    with pytest.raises(errors.InvalidProtobuf, match=path.name):
+        ORTModelForCausalLM.from_pretrained(tmp_path / "model")
 
 
 def test_arrays_in_arrays_out(generators: Generators, monkeypatch: pytest.MonkeyPatch) -> None:
