@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Array, Binder, Tensor
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.llvm.kernels.sampling.deformed import DeformedSpec, emit_deformed_columns
 from sardonyx.compiler.llvm.types import type_of
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.gemm_step import multiply
 from sardonyx.compiler.native.products.inner_products import product_of
 from sardonyx.compiler.native.products.packed_constants import Packed, in_panels

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.llvm.kernels.products.gemm_product import bounded, byte_product, takes_bounded
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.bounded_constants import in_bounded_words
 from sardonyx.compiler.native.products.gemm_step import multiply
 from sardonyx.compiler.native.products.matmul import add_product, as_matrix, product_shape
