@@ -52,11 +52,17 @@ class DeformableConvolution(NativeKernel):
             return f"no kernel for products of {numpy_dtype(x.dtype)}"
         return f"more than {_MOST_DIMENSIONS} spatial dimensions" if x.rank > _MOST_DIMENSIONS + 2 else None
 
-    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
-        x, w, offset, bias, mask = (*inputs, None, None)[:5]
-        assert x is not None
-        assert w is not None
-        assert offset is not None
+    def bind(
+        self,
+        binder: Binder,
+        x: Tensor,
+        w: Tensor,
+        offset: Tensor,
+        bias: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        epilogue: Epilogue | None = None,
+    ) -> Sequence[Tensor | None]:
         windows = self.attributes(w.shape[2:]).windows(x.shape[2:])
         self.check(x.shape, w.shape, offset.shape, None if mask is None else mask.shape, windows)
         product = "f64" if x.dtype == np.float64 else "f32"

@@ -196,8 +196,14 @@ class IntegerProductKernel(IntegerProduct):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return self._objection(*(*inputs, None, None)[:4])
 
-    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
-        a, b, a_zero, b_zero = (*inputs, None, None)[:4]
-        assert a is not None
-        assert b is not None
+    def bind(
+        self,
+        binder: Binder,
+        a: Tensor,
+        b: Tensor,
+        a_zero: Tensor | None = None,
+        b_zero: Tensor | None = None,
+        *,
+        epilogue: Epilogue | None = None,
+    ) -> Sequence[Tensor | None]:
         return self._bind(binder, a, b, (a_zero, b_zero), epilogue)
