@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.fusion import Group
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import Epilogue, JointKernel, Part
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.rows.rows import common_shape
 from sardonyx.kernel.expr import Input
 from sardonyx.light_dataclass import dataclass

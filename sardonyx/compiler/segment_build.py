@@ -16,11 +16,11 @@ from sardonyx.compiler.computed_constants import computed_constant
 from sardonyx.compiler.fusion import Group, fuse
 from sardonyx.compiler.joint_parts import find_slices
 from sardonyx.compiler.joint_results import Slice
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.native.movement.copy import contiguous, copy
 from sardonyx.compiler.native.movement.view import apply_view
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.needed_values import Needs, shape_alone
 from sardonyx.compiler.operation import Operation, PairOperation
 from sardonyx.compiler.pairs import Pair, averaged, check_operands, pairs_of, part_of

@@ -19,10 +19,10 @@ import numpy as np
 from sardonyx.compiler.binding import Array, Binder, Bound
 from sardonyx.compiler.choice.gemm_cuts import Tuning
 from sardonyx.compiler.choice.tuned import using
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.native.movement.copy import copy
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.gemm_step import multiply
 from sardonyx.compiler.native.products.packed_constants import Packed, pack_b
 from sardonyx.compiler.native.rows.rows import Rates

@@ -203,7 +203,7 @@ def computed(
         (y,) = second.bind(binder, between, *windows.inputs[1:], epilogue=windows.epilogue)
     else:
         pair = ConvolutionPair(first, second)
-        call = first.call_of(binder, expand.inputs, expand.epilogue)
+        call = first.call_of(binder, *expand.inputs, epilogue=expand.epilogue)
         if bands.predict(binder, call, pair._windows(binder, call, windows)) is None:
             return None, binder
         assert not binder.steps

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Buffer, Tensor
-from sardonyx.compiler.native.pointwise import PointwiseKernel
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.kernel import expr as e
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.evaluate import evaluate

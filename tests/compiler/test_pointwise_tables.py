@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Tensor
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.llvm.target import host_targets
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.rows.rows import permuted
 from sardonyx.kernel import expr as k
 from sardonyx.kernel.expr import Expr, Input

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.expression import supported
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.optimizers import check_scalars, check_tensor

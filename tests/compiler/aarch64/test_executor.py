@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder, Bound
-from sardonyx.compiler.native.pointwise import PointwiseKernel
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.kernel.expr import Input, maximum
 from sardonyx.runtime.native_plan import NativePlan

@@ -59,7 +59,8 @@ class GroupQueryAttentionKernel(NativeKernel):
         sink: Tensor | None = None,
         *declined: None,
     ) -> Tensors:
-        (longest,) = total.elements
+        assert total.array is not None
+        longest = int(total.array.reshape(()))
         q, k, v = self._operands(packed_last(binder, query), key, value, binder)
         held = None if past_k is None or past_v is None else min(past_k.shape[2], past_v.shape[2])
         borrows = all_cached([(one.batch, one.rows) for one in (q, k, v)], held, longest)

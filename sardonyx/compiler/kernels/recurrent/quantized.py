@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.recurrent.layer import Gates, Layer, Quantized, Sizes, is_constant
 from sardonyx.compiler.kernels.recurrent.quantized_states import WORD, Quantization
 from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.integer_matmul import OFFSET, signed
 from sardonyx.compiler.native.quantization.scaled_products import DynamicQuantizeMatMulKernel
 from sardonyx.kernel.canonical import canonical

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.classic.scores import F32
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.gather import Gather
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.rows.reduction import ReductionKernel
 from sardonyx.kernel.expr import Input
 

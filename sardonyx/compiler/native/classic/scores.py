@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.native.movement.gather import Gather
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.compiler.native.rows.reduction import ReductionKernel
 from sardonyx.kernel.expr import (

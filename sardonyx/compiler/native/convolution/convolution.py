@@ -91,8 +91,17 @@ class ConvolutionKernel(NativeKernel):
     def rounds_operands(self, target: Target) -> bool:
         return True
 
-    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
-        results = convolve(binder, self.call_of(binder, inputs, epilogue))
+    def bind(
+        self,
+        binder: Binder,
+        x: Tensor,
+        w: Tensor,
+        bias: Tensor | None = None,
+        addend: Tensor | None = None,
+        *,
+        epilogue: Epilogue | None = None,
+    ) -> Sequence[Tensor | None]:
+        results = convolve(binder, self.call_of(binder, x, w, bias, addend, epilogue=epilogue))
         return [_channels_at_end(tensor) for tensor in results] if self.channels_last else results
 
     def after(self, earlier: NativeKernel, made: Sequence[Expr], outputs: Sequence[Expr]) -> JointKernel | None:
@@ -108,13 +117,16 @@ class ConvolutionKernel(NativeKernel):
         return ScaledConvolution(self)
 
     def call_of(
-        self, binder: Binder, inputs: Sequence[Tensor | None], epilogue: Epilogue | None = None
+        self,
+        binder: Binder,
+        x: Tensor,
+        w: Tensor,
+        bias: Tensor | None = None,
+        addend: Tensor | None = None,
+        *,
+        epilogue: Epilogue | None = None,
     ) -> ConvolutionCall:
         """The call for the node's inputs; ValueError where their shapes do not fit."""
-        x, w = inputs[0], inputs[1]
-        assert x is not None
-        assert w is not None
-        bias, addend = (*inputs[2:], None, None)[:2]
         if "weights" in self.parameters:
             key, ordered = self.parameters["weights"]
             w = binder.derived(w, key, ordered)
@@ -171,25 +183,25 @@ class ConvolutionPair:
         self.first, self.second = first, second
 
     def pays(self, binder: Binder, first: Part, second: Part) -> bool:
-        expand = one_item(self.first.call_of(binder, first.inputs, first.epilogue))
+        expand = one_item(_call_of(self.first, binder, first))
         windows = self._windows(binder, expand, second)
         joint = bands.predict(binder, expand, windows)
         return joint is not None and joint < choose(binder, expand)[0] + choose(binder, windows)[0]
 
     def bind(self, binder: Binder, first: Part, second: Part) -> Sequence[Tensor | None]:
-        expand = self.first.call_of(binder, first.inputs, first.epilogue)
+        expand = _call_of(self.first, binder, first)
         return bands.bind(binder, expand, self._windows(binder, expand, second))
 
     def bind_with_sums(
         self, binder: Binder, first: Part, second: Part
     ) -> tuple[Sequence[Tensor | None], Tensor | None]:
         """As `bind`, and the sums of the lines of the output, [batch, channels, lines]; None where it does not sum."""
-        expand = self.first.call_of(binder, first.inputs, first.epilogue)
+        expand = _call_of(self.first, binder, first)
         return bands.bind_with_sums(binder, expand, self._windows(binder, expand, second))
 
     def _windows(self, binder: Binder, expand: ConvolutionCall, second: Part) -> ConvolutionCall:
         """The second call, over a stand-in for what the first makes."""
-        return self.second.call_of(binder, [bands.made_by(expand), *second.inputs[1:]], second.epilogue)
+        return _call_of(self.second, binder, second, bands.made_by(expand))
 
 
 class ScaledConvolution:
@@ -202,15 +214,24 @@ class ScaledConvolution:
         found = scaled_product.map_and_scale(first.inputs)
         if found is None:
             return False
-        call = one_item(self.kernel.call_of(binder, [found[0], *second.inputs[1:]]))
+        call = one_item(_call_of(self.kernel, binder, replace(second, epilogue=None), found[0]))
         _, algorithm, chosen = choose(binder, call)
         return algorithm is WINDOW_COPIES and scaled_product.pays(binder, chosen)
 
     def bind(self, binder: Binder, first: Part, second: Part) -> Sequence[Tensor | None]:
         found = scaled_product.map_and_scale(first.inputs)
         assert found is not None
-        call = self.kernel.call_of(binder, [found[0], *second.inputs[1:]], second.epilogue)
+        call = _call_of(self.kernel, binder, second, found[0])
         return scaled_product.bind(binder, call, found[1])
+
+
+def _call_of(kernel: ConvolutionKernel, binder: Binder, part: Part, x: Tensor | None = None) -> ConvolutionCall:
+    """The call of one of two kernels in one, perhaps with another first input."""
+    own, w, *others = part.inputs
+    first = own if x is None else x
+    assert first is not None
+    assert w is not None
+    return kernel.call_of(binder, first, w, *others, epilogue=part.epilogue)
 
 
 def convolve(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:

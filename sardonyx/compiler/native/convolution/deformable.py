@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Array, Binder, Tensor
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.llvm.kernels.sampling.deformed import DeformedSpec, emit_deformed_columns
 from sardonyx.compiler.llvm.types import type_of
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.gemm_step import multiply
 from sardonyx.compiler.native.products.inner_products import product_of
 from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
@@ -52,11 +52,17 @@ class DeformableConvolution(NativeKernel):
             return f"no kernel for products of {numpy_dtype(x.dtype)}"
         return f"more than {_MOST_DIMENSIONS} spatial dimensions" if x.rank > _MOST_DIMENSIONS + 2 else None
 
-    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
-        x, w, offset, bias, mask = (*inputs, None, None)[:5]
-        assert x is not None
-        assert w is not None
-        assert offset is not None
+    def bind(
+        self,
+        binder: Binder,
+        x: Tensor,
+        w: Tensor,
+        offset: Tensor,
+        bias: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        epilogue: Epilogue | None = None,
+    ) -> Sequence[Tensor | None]:
         windows = self.attributes(w.shape[2:]).windows(x.shape[2:])
         self.check(x.shape, w.shape, offset.shape, None if mask is None else mask.shape, windows)
         product = "f64" if x.dtype == np.float64 else "f32"

@@ -157,9 +157,7 @@ class Col2Im(NativeKernel):
             return f"more than {SPATIAL} spatial dimensions"
         return None
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
-        data, image, block = inputs
-        assert data is not None
+    def bind(self, binder: Binder, data: Tensor, image: Tensor, block: Tensor) -> Sequence[Tensor]:
         windows: Windows = self.parameters["windows"](data.shape, integers(image), integers(block))
         taps, places = math.prod(windows.kernel), math.prod(windows.output)
         batch, channels = data.shape[0], data.shape[1] // taps
@@ -316,8 +314,7 @@ def _line_words(tensor: Tensor, whole: int) -> list[Any]:
     return [tensor, *(step * item for step in (batch, filters, *(0 for _ in range(whole)), *places[:-1]))]
 
 
-def integers(tensor: Tensor | None) -> list[int]:
+def integers(tensor: Tensor) -> list[int]:
     """The numbers that a tensor with known contents holds."""
-    assert tensor is not None
     assert tensor.array is not None
     return [int(number) for number in tensor.array.ravel()]

@@ -13,9 +13,9 @@ import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.choice.gemm_choice import packed_words, panel_columns
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.convolution.window_copies import columns, multiply_rows
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.packed_constants import Packed
 from sardonyx.kernel.expr import Apply, Expr, Input
 

@@ -65,11 +65,9 @@ class TransposedConvolution(NativeKernel):
         fits = all(rank is not None and rank <= SPATIAL + 2 for rank in ranks)
         return None if fits else f"more than {SPATIAL} spatial dimensions"
 
-    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
-        x, w = inputs[0], inputs[1]
-        assert x is not None
-        assert w is not None
-        bias = inputs[2] if len(inputs) > 2 else None
+    def bind(
+        self, binder: Binder, x: Tensor, w: Tensor, bias: Tensor | None = None, *, epilogue: Epilogue | None = None
+    ) -> Sequence[Tensor | None]:
         spreads = self._spreads(x, w)
         filters = w.shape[1] * self.group
         if bias is not None and bias.shape != (filters,):
@@ -278,8 +276,16 @@ class TransposedConvolutionWithPads(NativeKernel):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return TransposedConvolution(self.parameters).declines(inputs, outputs)
 
-    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
-        x, w, pads, bias = (*inputs, None, None)[:4]
+    def bind(
+        self,
+        binder: Binder,
+        x: Tensor,
+        w: Tensor,
+        pads: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        epilogue: Epilogue | None = None,
+    ) -> Sequence[Tensor | None]:
         parameters = dict(self.parameters)
         if pads is not None:
             known = self.parameters["with_pads"](integers(pads))

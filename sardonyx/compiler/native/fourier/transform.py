@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor, float_word
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.llvm.kernels.fourier.butterflies import WRITTEN_OUT
 from sardonyx.compiler.llvm.kernels.fourier.complex_product import ComplexProductSpec, emit_complex_product
 from sardonyx.compiler.llvm.kernels.fourier.transform import After, Before, TransformSpec, emit_transform
@@ -22,7 +23,6 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, type_of
 from sardonyx.compiler.native.fourier.factors import passes, radices, roots, split
 from sardonyx.compiler.native.movement.copy import contiguous, copy_into
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.kernel.evaluate import working_dtype
 from sardonyx.kernel.expr import Input
 from sardonyx.light_dataclass import dataclass

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Binder, Tensor
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.kernels.movement.places import (
     OneHotSpec,
@@ -21,7 +22,6 @@ from sardonyx.compiler.llvm.types import type_of
 from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous, copy_into
 from sardonyx.compiler.native.movement.gather import BLOBS, rows_per_chunk
 from sardonyx.compiler.native.movement.slices import part_of, spread
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel import expr as k
 from sardonyx.kernel.evaluate import working_dtype

@@ -30,9 +30,7 @@ class LocalResponseKernel(NativeKernel):
             return "the type or the rank of the input is not known before the run"
         return "an input without channels" if x.rank < 2 else None
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
-        x = inputs[0]
-        assert x is not None
+    def bind(self, binder: Binder, x: Tensor) -> Sequence[Tensor | None]:
         rank, channels = len(x.shape), x.shape[1]
         before, behind = neighbours(self.parameters["size"], channels)
         size = before + 1 + behind

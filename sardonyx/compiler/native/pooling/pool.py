@@ -77,9 +77,9 @@ class PoolKernel(NativeKernel):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return _input_reason(inputs[0]) or supported([self.element])
 
-    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
-        x = inputs[0]
-        assert x is not None
+    def bind(
+        self, binder: Binder, x: Tensor, *others: Tensor | None, epilogue: Epilogue | None = None
+    ) -> Sequence[Tensor | None]:
         if len(x.shape) < 3:
             raise ValueError(f"a pool needs an input of rank 3 at least (N, C, ...), not {x.shape}")
         rank = len(x.shape)
@@ -96,7 +96,7 @@ class PoolKernel(NativeKernel):
         if self.counts:
             operands.append(_counts(binder, whole, total.dtype, include_padding=self.counts == "padding"))
             count = Input(total.dtype, 1)
-        further = [tensor for tensor in inputs[1:] if tensor is not None]
+        further = [tensor for tensor in others if tensor is not None]
         leaves = [Input(tensor.dtype, 1 + len(operands) + index) for index, tensor in enumerate(further)]
         outputs: tuple[Expr, ...] = (self.result(total, count, *leaves),)
         operands = [*operands, *further]
@@ -115,9 +115,7 @@ class LocatedPoolKernel(NativeKernel):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return _input_reason(inputs[0])
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
-        x = inputs[0]
-        assert x is not None
+    def bind(self, binder: Binder, x: Tensor) -> Sequence[Tensor | None]:
         rank = len(x.shape)
         if rank < 3:
             raise ValueError(f"a pool needs an input of rank 3 at least (N, C, ...), not {x.shape}")

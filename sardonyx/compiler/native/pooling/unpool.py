@@ -21,10 +21,9 @@ class MaxUnpoolKernel(NativeKernel):
 
     known_inputs = (2,)
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
-        x, indices = inputs[0], inputs[1]
-        assert x is not None
-        assert indices is not None
+    def bind(
+        self, binder: Binder, x: Tensor, indices: Tensor, output_shape: Tensor | None = None
+    ) -> Sequence[Tensor | None]:
         if indices.shape != x.shape:
             raise ValueError(f"indices {indices.shape} and the input {x.shape} must have one shape")
         shape: tuple[int, ...] = self.parameters["shape"](x.shape)
@@ -32,9 +31,9 @@ class MaxUnpoolKernel(NativeKernel):
         flat = [contiguous(binder, tensor).reshaped((tensor.size,)) for tensor in (indices, x)]
         (scattered,) = ScatterElements({"axis": 0, "reduction": "none"}).bind(binder, zeros, *flat)
         result = scattered.reshaped(shape)
-        if len(inputs) < 3 or inputs[2] is None or inputs[2].array is None:
+        if output_shape is None or output_shape.array is None:
             return [result]
-        wanted = tuple(inputs[2].array.reshape(-1).tolist())
+        wanted = tuple(output_shape.array.reshape(-1).tolist())
         if len(wanted) != len(shape) or any(size < least for size, least in zip(wanted, shape, strict=True)):
             raise ValueError(f"output_shape {wanted} must be at least {shape}, which the attributes lead to")
         behind = tuple((0, size - least) for size, least in zip(wanted, shape, strict=True))

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.llvm.kernels.products.gemm_product import bounded, byte_product, takes_bounded
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.bounded_constants import in_bounded_words
 from sardonyx.compiler.native.products.gemm_step import multiply
 from sardonyx.compiler.native.products.matmul import add_product, as_matrix, product_shape
@@ -196,8 +196,14 @@ class IntegerProductKernel(IntegerProduct):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return self._objection(*(*inputs, None, None)[:4])
 
-    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
-        a, b, a_zero, b_zero = (*inputs, None, None)[:4]
-        assert a is not None
-        assert b is not None
+    def bind(
+        self,
+        binder: Binder,
+        a: Tensor,
+        b: Tensor,
+        a_zero: Tensor | None = None,
+        b_zero: Tensor | None = None,
+        *,
+        epilogue: Epilogue | None = None,
+    ) -> Sequence[Tensor | None]:
         return self._bind(binder, a, b, (a_zero, b_zero), epilogue)

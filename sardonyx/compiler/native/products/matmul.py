@@ -43,11 +43,9 @@ class ProductKernel(NativeKernel):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return products_reason(inputs[:2])
 
-    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
-        a, b = inputs[0], inputs[1]
-        assert a is not None
-        assert b is not None
-        third = inputs[2] if len(inputs) > 2 else None
+    def bind(
+        self, binder: Binder, a: Tensor, b: Tensor, third: Tensor | None = None, *, epilogue: Epilogue | None = None
+    ) -> Sequence[Tensor | None]:
         return self._bind(binder, a, b, [] if third is None else [(1.0, third)], epilogue)
 
     def _bind(
@@ -119,11 +117,9 @@ class MatMulKernel(ProductKernel):
 class GemmKernel(ProductKernel):
     """alpha * A x B + beta * C for matrices; C broadcasts to the product. Parameters as above, and `beta`."""
 
-    def bind(self, binder: Binder, *inputs: Tensor | None, epilogue: Epilogue | None = None) -> Sequence[Tensor | None]:
-        a, b = inputs[0], inputs[1]
-        c = inputs[2] if len(inputs) > 2 else None
-        assert a is not None
-        assert b is not None
+    def bind(
+        self, binder: Binder, a: Tensor, b: Tensor, c: Tensor | None = None, *, epilogue: Epilogue | None = None
+    ) -> Sequence[Tensor | None]:
         if len(a.shape) != 2 or len(b.shape) != 2:
             raise ValueError(f"Gemm needs matrices, not shapes {a.shape} and {b.shape}")
         beta = float(self.parameters.get("beta", 1.0))

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import NativeKernel, template
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.compiler.native.rows.reduction import ReductionKernel, read_as
 from sardonyx.kernel.expr import Expr, Input, Reduce

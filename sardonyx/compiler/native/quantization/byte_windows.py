@@ -12,6 +12,7 @@ import numpy as np
 
 from sardonyx.compiler.binding import Address, Argument, Array, Binder, Buffer, Tensor, row_major
 from sardonyx.compiler.choice.gemm_choice import Shape, panels_of, tile_shape
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.llvm.kernels.products.bounded_words import DEPTH
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS, bounded, takes_bounded
@@ -20,7 +21,6 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.movement.pad import surround
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.bounded_constants import (
     begins_of,
     bounded_words,

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.native.convolution.convolution import ConvolutionKernel
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.kernel.expr import Expr, Input, rint, substitute
 from sardonyx.ops.windows import WindowAttributes
 

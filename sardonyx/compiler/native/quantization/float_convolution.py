@@ -14,13 +14,13 @@ import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.choice.gemm_choice import panels_of
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import Epilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_product import takes_bounded
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32
 from sardonyx.compiler.native.convolution.convolution import ConvolutionKernel
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.quantization import depthwise_words
 from sardonyx.compiler.native.quantization.byte_windows import Runs
 from sardonyx.compiler.native.quantization.epilogues import joined_epilogue

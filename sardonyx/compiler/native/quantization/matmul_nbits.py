@@ -11,6 +11,7 @@ import numpy as np
 
 from sardonyx.compiler.binding import Argument, Array, Binder, Tensor
 from sardonyx.compiler.choice.gemm_choice import asks_ahead, panel_columns, panels_of, tile_shape
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, TileEpilogue
 from sardonyx.compiler.llvm.kernels.quantization.block_product import (
@@ -30,7 +31,6 @@ from sardonyx.compiler.llvm.kernels.quantization.unpacked_product import (
 from sardonyx.compiler.llvm.kernels.quantization.unpacked_product import argument_names as unpacked_names
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.inner_products import product_of
 from sardonyx.compiler.native.products.matmul import ProductShape, add_product, as_matrix
 from sardonyx.compiler.native.products.packed_constants import Packed, pack_b

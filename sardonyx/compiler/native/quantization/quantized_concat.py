@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.expression import supported
 from sardonyx.compiler.native.movement.concat import Concat
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.ops.framework.facts import Fact
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import NativeKernel, template
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.pooling.pool import PoolKernel
 from sardonyx.kernel.program import Pointwise
 from sardonyx.ops.framework.facts import Fact

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.expression import supported
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.rows.reduction import ReductionTemplate
 from sardonyx.kernel.program import Pointwise
 from sardonyx.ops.framework.facts import Fact

@@ -9,9 +9,9 @@ import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.kernels.attention.projected_attention import ProjectedAttentionKernel
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.integer_matmul import IntegerProduct
 from sardonyx.compiler.native.rows.reduction import ReductionKernel
 from sardonyx.graph.types import numpy_dtype

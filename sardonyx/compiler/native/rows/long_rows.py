@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.native.pointwise import PointwiseKernel
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.kernel.dtypes import NARROW_FLOATS
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, RowIndex, RowLength, arguments, reduce, walk
 from sardonyx.kernel.program import is_row_value

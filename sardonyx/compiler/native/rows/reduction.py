@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.llvm.expression import supported
 from sardonyx.compiler.llvm.kernels.rows.reduction import Form, ReductionSpec, emit_reduction
@@ -21,7 +22,6 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.view import reshaped_strides
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.rows.long_rows import PIECE, LongRow, can_be_cut
 from sardonyx.compiler.native.rows.rows import (
     Axis,

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.movement.slices import transposed
-from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr, Input
 from sardonyx.ops.framework.facts import Fact

@@ -1,18 +1,25 @@
-"""Pointwise kernels while binding: broadcasting, the iteration space, and how it is cut into chunks."""
+"""Pointwise kernels: expressions over every element of tensors that broadcast, row by row.
+
+Binding decides on the iteration space and how it is cut into chunks. A long row is cut in pieces, which then are the
+fastest outer dimension.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from sardonyx.compiler.arguments import Read, Record, Rest, Several, Size, Write, kernel
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.llvm.expression import STRANDS, supported
-from sardonyx.compiler.llvm.kernels.pointwise import PointwiseSpec, emit_pointwise
-from sardonyx.compiler.llvm.kernels.rows.row_access import Access
+from sardonyx.compiler.llvm.builder import Function, Value
+from sardonyx.compiler.llvm.expression import STRANDS, emit_abreast, emit_node, emit_working, supported
+from sardonyx.compiler.llvm.kernels.rows.row_access import Access, Operand, lanes_for, types_within
 from sardonyx.compiler.llvm.lookup import has_byte_lookup, has_word_lookup
+from sardonyx.compiler.llvm.types import dtype_type
+from sardonyx.compiler.llvm.walk import places, runs, share
 from sardonyx.compiler.native.quantization.byte_tables import (
     WORTH_AMONG_BYTES,
     Tabulated,
@@ -39,6 +46,112 @@ from sardonyx.kernel.canonical import Canonical, canonical
 from sardonyx.kernel.cost import operations
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, substitute, walk
 from sardonyx.kernel.program import Pointwise
+from sardonyx.light_dataclass import dataclass
+
+
+@dataclass(frozen=True)
+class PointwiseSpec:
+    """Expressions over `inputs` (dtypes by name) and how each operand, outputs included, lies along a row; `flushes`:
+    what is rounded to bfloat16 may lose denormal numbers."""
+
+    body: Canonical
+    inputs: tuple[str, ...]
+    access: tuple[Access, ...]
+    unroll: int = 1
+    flushes: bool = False
+
+    @property
+    def operands(self) -> int:
+        """Inputs and outputs."""
+        return len(self.inputs) + len(self.body.roots)
+
+
+class Arguments(Record):
+    inputs = Several(Read(), lambda spec: len(spec.inputs))
+    outputs = Several(Write(), lambda spec: len(spec.body.roots))
+    items = Size()
+    per_chunk = Size()
+    row = Size()  # elements
+    piece = Size()  # elements
+    shrink = Size()  # elements that a row loses from one item to the next
+    fastest = Size()  # items along the fastest outer dimension
+    steps = Several(Size(), lambda spec: spec.operands)  # of each operand along that dimension, in bytes
+    strides = Several(Size(), lambda spec: spec.operands)  # along the row, in bytes
+    rank = Size()  # slower dimensions
+    table = Rest()  # their sizes and each operand's steps in bytes
+
+
+@kernel(Arguments)
+def emit_pointwise(k: Function, a: Arguments, spec: PointwiseSpec) -> None:
+    """Every element of an iteration space, item by item, which are rows or pieces of them."""
+    k.flushes = spec.flushes
+    scalars = [dtype_type(name) for name in (*spec.inputs, *(root.dtype.name for root in spec.body.roots))]
+    lanes = lanes_for(k.target, [*scalars, *types_within(spec.body.roots)])
+    bases = [*a.inputs, *a.outputs]
+    items, per_chunk, row, piece, shrink, fastest = a.items, a.per_chunk, a.row, a.piece, a.shrink, a.fastest
+    steps, strides = a.steps, a.strides
+    operands = [
+        Operand(k, scalar, access, stride) for scalar, access, stride in zip(scalars, spec.access, strides, strict=True)
+    ]
+    begin, end = share(k, items, per_chunk)
+    rank, table = a.rank, a.table
+    with runs(k, begin, end, fastest) as (slower, first, last):
+        offsets = places(k, slower, table, rank, spec.operands)
+        starts = [k.advance(base.address, offset, 1) for base, offset in zip(bases, offsets, strict=True)]
+        with k.loop(first, last) as item:
+            for operand, start, step in zip(operands, starts, steps, strict=True):
+                operand.start_row(k.advance(start, item * step, 1))
+            _emit_row(k, spec, operands, k.smaller(piece, row - item * shrink), lanes)
+
+
+def _emit_row(k: Function, spec: PointwiseSpec, operands: Sequence[Operand], count: Value, lanes: int) -> None:
+    """One row of `count` elements."""
+    roots, inputs, outputs = spec.body.roots, operands[: len(spec.inputs)], operands[len(spec.inputs) :]
+    known = _row_values(k, roots, inputs, lanes)
+
+    def visit(index: Value, vectors: int) -> None:
+        places = [index + turn * lanes for turn in range(vectors)]
+        loaded = [[operand.load(at, lanes) for operand in inputs] for at in places]
+        for at, results in zip(places, emit_abreast(k, roots, loaded, known), strict=True):
+            for operand, result in zip(outputs, results, strict=True):
+                operand.store(result, at, lanes)
+
+    whole = count - count % lanes
+    step = lanes * spec.unroll
+    unrolled = count - count % step if spec.unroll > 1 else whole
+    with k.loop(0, unrolled, step) as index:
+        visit(index, spec.unroll)
+    if spec.unroll > 1:
+        with k.loop(unrolled, whole, lanes) as index:
+            visit(index, 1)
+    rest = count - whole
+    with k.when(rest > 0):
+        results = emit_working(k, roots, [operand.load_part(whole, lanes, rest) for operand in inputs], known)
+        for operand, result in zip(outputs, results, strict=True):
+            operand.store(result, whole, lanes, rest)
+
+
+def _row_values(k: Function, roots: Sequence[Expr], inputs: Sequence[Operand], lanes: int) -> Mapping[int, Value]:
+    """What is the same for a whole row, computed once, as vectors where elements meet it."""
+    scalars: dict[int, Value] = {}
+    loaded = [operand.value if operand.value is not None else operand.k.undefined(operand.scalar) for operand in inputs]
+    order = walk(roots)
+    for expr in order:
+        if isinstance(expr, Input) and inputs[expr.index].access != "broadcast":
+            continue
+        if isinstance(expr, Apply) and not all(id(arg) in scalars for arg in expr.args):
+            continue
+        scalars[id(expr)] = emit_node(k, expr, loaded, scalars)
+    met = {id(root) for root in roots}
+    for expr in order:
+        if isinstance(expr, Apply) and id(expr) not in scalars:
+            met.update(id(arg) for arg in expr.args)
+    return {
+        id(expr): k.splat(scalars[id(expr)], lanes)
+        for expr in order
+        if id(expr) in scalars and id(expr) in met and not isinstance(expr, Constant)
+    }
+
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -144,13 +257,25 @@ class PointwiseKernel:
             _unroll(work),
             flushes=binder.settings.precision == "bfloat16" and any(one.dtype == _BFLOAT16 for one in outputs),
         )
-        words = [items, per_chunk, row.size, piece, shrink, fastest.size, *fastest.steps, *row.steps]
+        rank, *table = table_words(axes)
+        arguments = Arguments(
+            inputs=(*inputs, *tables),
+            outputs=outputs,
+            items=items,
+            per_chunk=per_chunk,
+            row=row.size,
+            piece=piece,
+            shrink=shrink,
+            fastest=fastest.size,
+            steps=fastest.steps,
+            strides=row.steps,
+            rank=rank,
+            table=table,
+        )
         binder.step(
             emit_pointwise,
             spec,
-            [*operands, *words, *table_words(axes)],
-            reads=(*inputs, *tables),
-            writes=tuple(outputs),
+            arguments,
             read_first=inputs,
             chunks=-(-items // per_chunk),
             flops=float(work) * elements,
