@@ -54,16 +54,11 @@ class Operation:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PairOperation:
-    """Two operations as one: `whole` can stand in place of both, where `second` is.
-
-    If the operation `pool` averages what it makes, `with_pool` can stand in place of all three.
-    """
+    """Two operations as one: `whole` can stand in place of both, where `second` is."""
 
     pair: Pair
     whole: Operation
     second: Operation
-    with_pool: Operation | None = None
-    pool: Operation | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -332,18 +327,12 @@ class Segment:
         where that pays."""
         instead: dict[int, Operation] = {}
         inside = set(map(id, operations))
-        done: set[int] = set()
         for operation in operations:
             pair = self.pairs.get(id(operation))
-            if id(operation) in done:
-                continue
             if pair is None or id(pair.second) not in inside:
                 yield instead.get(id(operation), operation)
             elif not self._pays(pair, binder, values):
                 yield operation
-            elif pair.with_pool is not None and id(pair.pool) in inside:
-                instead[id(pair.second)] = pair.with_pool
-                done.add(id(pair.pool))
             else:
                 instead[id(pair.second)] = pair.whole
 
@@ -410,7 +399,6 @@ def _last_read(
     """
     last: dict[int, int] = {}
     together = {id(one.second): one.whole for one in pairs.values()}
-    together |= {id(one.pool): one.with_pool for one in pairs.values() if one.with_pool is not None}
     for operation in operations:
         whole = together.get(id(operation), operation)
         last.update(dict.fromkeys((*operation.inputs, *whole.inputs, *operation.outputs), id(operation)))

@@ -182,13 +182,6 @@ class ConvolutionPair:
         expand = self.first.call_of(binder, first.inputs, first.epilogue)
         return bands.bind(binder, expand, self._windows(binder, expand, second))
 
-    def bind_with_sums(
-        self, binder: Binder, first: Part, second: Part
-    ) -> tuple[Sequence[Tensor | None], Tensor | None]:
-        """As `bind`, and the sums of the lines of the output, [batch, channels, lines]; None where it does not sum."""
-        expand = self.first.call_of(binder, first.inputs, first.epilogue)
-        return bands.bind_with_sums(binder, expand, self._windows(binder, expand, second))
-
     def _windows(self, binder: Binder, expand: ConvolutionCall, second: Part) -> ConvolutionCall:
         """The second call, over a stand-in for what the first makes."""
         return self.second.call_of(binder, [bands.made_by(expand), *second.inputs[1:]], second.epilogue)
