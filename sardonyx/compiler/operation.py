@@ -30,16 +30,11 @@ class Operation:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PairOperation:
-    """Two operations as one: `whole` can stand in place of both, where `second` is.
-
-    If the operation `pool` averages what it makes, `with_pool` can stand in place of all three.
-    """
+    """Two operations as one: `whole` can stand in place of both, where `second` is."""
 
     pair: Pair
     whole: Operation
     second: Operation
-    with_pool: Operation | None = None
-    pool: Operation | None = None
 
 
 @dataclass(eq=False, slots=True)

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
 
 import onnx_ir as ir
 
-from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.binding import Tensor
 from sardonyx.compiler.fusion import Group
-from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import Epilogue, JointKernel, Part
 from sardonyx.compiler.native.rows.rows import common_shape
-from sardonyx.kernel.expr import Input
 from sardonyx.light_dataclass import dataclass
 
 
@@ -68,82 +65,6 @@ def pairs_of(groups: Sequence[Group], outer_readers: Mapping[ir.Value, bool]) ->
         if kernel is not None:
             found.append(Pair(first, second, kernel))
     return found
-
-
-@runtime_checkable
-class SummingKernel(JointKernel, Protocol):
-    """A joint kernel that can add up its only output while it makes it."""
-
-    def bind_with_sums(
-        self, binder: Binder, first: Part, second: Part
-    ) -> tuple[Sequence[Tensor | None], Tensor | None]:
-        """As `bind`, and the sums of parts of maps, [batch, channels, parts]; None where it does not sum here."""
-        ...
-
-
-@runtime_checkable
-class AveragingKernel(Protocol):
-    """A kernel whose only output are means of its only input, if it `averages`."""
-
-    averages: bool
-
-    def bind(self, binder: Binder, x: Tensor) -> Sequence[Tensor | None]:
-        """Add the steps that make means of elements."""
-        ...
-
-    def bind_means(self, binder: Binder, sums: Tensor, shape: tuple[int, ...]) -> Tensor | None:
-        """Add the steps that make means of maps of this shape from sums of parts; None where they are others."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class AveragedPair:
-    """A pair whose output is averaged map by map, in `pool`, as squeeze-and-excitation begins: the map is added up
-    while it is made, so that it is not read once more."""
-
-    pair: Pair
-    pool: Group
-    summing: SummingKernel
-    averaging: AveragingKernel
-
-    @property
-    def group(self) -> Group:
-        """All as one group."""
-        whole, pool = self.pair.group, self.pool
-        nodes, outputs = [*whole.nodes, *pool.nodes], [*whole.outputs, *pool.outputs]
-        return Group(nodes, whole.shape, whole.values, whole.anchor, whole.operands, outputs, whole.before)
-
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """Add the steps and give the outputs of the pair and of the pool."""
-        first, second = self.pair.parts(inputs)
-        made, sums = self.summing.bind_with_sums(binder, first, second)
-        check_operands(made, second)
-        (x,) = made
-        assert x is not None
-        means = None if sums is None else self.averaging.bind_means(binder, sums, x.shape)
-        made_of_x = self.averaging.bind(binder, x) if means is None else [means]
-        return [x, *self._finished(binder, made_of_x)]
-
-    def _finished(self, binder: Binder, means: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """The means as the pool's readers take them."""
-        values = list(self.pool.values.values())
-        (own,) = means
-        if own is None or all(isinstance(expr, Input) for expr in values):
-            return means
-        return PointwiseKernel(values, (own.dtype,)).bind_nodes(binder, [own])
-
-
-def averaged(pair: Pair, groups: Sequence[Group]) -> AveragedPair | None:
-    """A pair with the group among these that averages what it makes, if there is one."""
-    if not isinstance(pair.kernel, SummingKernel) or len(pair.second.outputs) != 1:
-        return None
-    for pool in groups:
-        if pool.anchor is None or pool.inputs != pair.second.outputs or pool.outputs != [pool.anchor.node.outputs[0]]:
-            continue
-        kernel = pool.anchor.native
-        if isinstance(kernel, AveragingKernel) and kernel.averages:
-            return AveragedPair(pair, pool, pair.kernel, kernel)
-    return None
 
 
 def _joint(first: Group, second: Group) -> JointKernel | None:

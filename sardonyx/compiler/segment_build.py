@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from sardonyx.compiler.native.movement.copy import contiguous, copy
 from sardonyx.compiler.native.movement.view import apply_view
 from sardonyx.compiler.needed_values import Needs, shape_alone
 from sardonyx.compiler.operation import Operation, PairOperation
-from sardonyx.compiler.pairs import Pair, averaged, check_operands, pairs_of, part_of
+from sardonyx.compiler.pairs import Pair, check_operands, pairs_of, part_of
 from sardonyx.compiler.picked_sizes import picked_sizes
 from sardonyx.compiler.recording import Tensors
 from sardonyx.compiler.rounded_results import round_results
@@ -181,15 +180,6 @@ def _paired(
         structure = structures.setdefault(key, len(operations) + len(pairs))
         whole = Operation(pair.group, numbered, second.outputs, _pair_binding(pair), _label(pair.group), structure)
         pairs[id(first)] = PairOperation(pair, whole, second)
-    for count, (index, both) in enumerate(list(pairs.items())):
-        more = averaged(both.pair, groups)
-        pool = None if more is None else by_group.get(id(more.pool))
-        if more is not None and pool is not None:
-            whole, results = both.whole, (*both.second.outputs, *pool.outputs)
-            place = len(operations) + len(pairs) + count
-            structure = structures.setdefault(("averaged", whole.structure, pool.structure), place)
-            with_pool = Operation(more.group, whole.inputs, results, more.bind, _label(more.group), structure)
-            pairs[index] = replace(both, with_pool=with_pool, pool=pool)
     return pairs
 
 

@@ -158,18 +158,12 @@ class SegmentOperations:
         where that pays."""
         instead: dict[int, Operation] = {}
         inside = set(map(id, operations))
-        done: set[int] = set()
         for operation in operations:
             pair = self.pairs.get(id(operation))
-            if id(operation) in done:
-                continue
             if pair is None or id(pair.second) not in inside:
                 yield instead.get(id(operation), operation)
             elif not self._pays(pair, binder, values):
                 yield operation
-            elif pair.with_pool is not None and id(pair.pool) in inside:
-                instead[id(pair.second)] = pair.with_pool
-                done.add(id(pair.pool))
             else:
                 instead[id(pair.second)] = pair.whole
 
@@ -197,7 +191,6 @@ def _last_read(
     """
     last: dict[int, int] = {}
     together = {id(one.second): one.whole for one in pairs.values()}
-    together |= {id(one.pool): one.with_pool for one in pairs.values() if one.with_pool is not None}
     for operation in operations:
         whole = together.get(id(operation), operation)
         last.update(dict.fromkeys((*operation.inputs, *whole.inputs, *operation.outputs), id(operation)))

@@ -126,39 +126,6 @@ def predict(binder: Binder, first: ConvolutionCall, second: ConvolutionCall) -> 
 
 def bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall) -> Sequence[Tensor]:
     """Add the step and give the outputs of the second call, in ONNX's order."""
-    return _bind(binder, first, second, None)
-
-
-def _able(target: Target, first: ConvolutionCall, second: ConvolutionCall) -> list[ConvolutionCall]:
-    """The first call with each product that it may be made with."""
-    calls = [replace(first, product=product) for product in dict.fromkeys((first.product, "f32"))]
-    return [one for one in calls if _is_possible(target, one, second, is_coarser_allowed=first.product != "f32")]
-
-
-def _predicted(target: Target, first: ConvolutionCall, second: ConvolutionCall) -> float:
-    """Nanoseconds that both take on one thread."""
-    slide = Slide.of(second.windows)
-    cut = _best_cut(target, first, second, slide, threads=1)
-    words = 0.0 if first.x.dtype == _BFLOAT16 else words_ns(target, first.product, first.x.nbytes)
-    tile_ns = _tile_time(target, first, cut.rows, cut.vectors)
-    return words + _time(target, second, _Lines.of(slide).made, cut, _made_lines(slide, cut.band), tile_ns)
-
-
-def bind_with_sums(
-    binder: Binder, first: ConvolutionCall, second: ConvolutionCall
-) -> tuple[Sequence[Tensor], Tensor | None]:
-    """The same, and the sums of the output's lines as [batch, channels, lines]; None where they cost too much here.
-
-    They are sums of one line each, place by place, so that they do not depend on how the work is cut.
-    """
-    slide, finish = Slide.of(second.windows), second.finish(binder)
-    if _finish_form(slide, finish).is_cheap or [one.dtype for one in finish.outputs] != [_FLOAT32]:
-        return bind(binder, first, second), None
-    sums = binder.new(_FLOAT32, (second.batch, slide.output[1], second.filters))
-    return _bind(binder, first, second, sums), transposed(sums, (0, 2, 1))
-
-
-def _bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall, sums: Tensor | None) -> Sequence[Tensor]:
     target, slide = binder.target, Slide.of(second.windows)
     item = one_item(second)
     able = _able(target, one_item(first), item)
@@ -176,7 +143,7 @@ def _bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall, sums:
         canonical(middle.outputs),
         spread,
         along,
-        _finish_form(slide, finish, sums is not None),
+        _finish_form(slide, finish),
         asks_for_results(target, sum(tensor.nbytes for tensor in results), in_strips=True),
         first.product,
     )
@@ -198,14 +165,12 @@ def _bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall, sums:
     for name, tensor in named.items():
         words |= {name: tensor, **slide.strides(name, tensor)}
         words[f"{name}_step"] = words[f"{name}_w"]
-    if sums is not None:
-        words |= {"sums": sums, "sums_n": sums.strides[0] * F32.nbytes, "sums_h": sums.strides[1] * F32.nbytes}
     binder.step(
         emit_bands,
         spec,
         [words[name] for name in spec.argument_names()],
         reads=(x, panels, taps, *middle.operands, *finish.operands),
-        writes=results if sums is None else (*results, sums),
+        writes=results,
         chunks=second.batch * cut.bands * cut.blocks,
         scratch=ring_start + _ring_bytes(slide, panel),
         flops=first.flops + second.flops,
@@ -215,6 +180,21 @@ def _bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall, sums:
         f"{'x'.join(map(str, slide.kernel))}, {along.places} at once, in bands of {cut.band} lines",
     )
     return second.handed_on(results)
+
+
+def _able(target: Target, first: ConvolutionCall, second: ConvolutionCall) -> list[ConvolutionCall]:
+    """The first call with each product that it may be made with."""
+    calls = [replace(first, product=product) for product in dict.fromkeys((first.product, "f32"))]
+    return [one for one in calls if _is_possible(target, one, second, is_coarser_allowed=first.product != "f32")]
+
+
+def _predicted(target: Target, first: ConvolutionCall, second: ConvolutionCall) -> float:
+    """Nanoseconds that both take on one thread."""
+    slide = Slide.of(second.windows)
+    cut = _best_cut(target, first, second, slide, threads=1)
+    words = 0.0 if first.x.dtype == _BFLOAT16 else words_ns(target, first.product, first.x.nbytes)
+    tile_ns = _tile_time(target, first, cut.rows, cut.vectors)
+    return words + _time(target, second, _Lines.of(slide).made, cut, _made_lines(slide, cut.band), tile_ns)
 
 
 def _is_possible(target: Target, first: ConvolutionCall, second: ConvolutionCall, *, is_coarser_allowed: bool) -> bool:
@@ -278,13 +258,13 @@ def _geometry(slide: Slide, panel: int) -> dict[str, int]:
     }
 
 
-def _finish_form(slide: Slide, finish: Finish, sums: bool = False) -> finishing.Finish:
+def _finish_form(slide: Slide, finish: Finish) -> finishing.Finish:
     forms = tuple(
         finishing.OperandForm(operand.dtype.name, operand.strides[-1] != 0, slide.strides("", operand)["_w"] != 0)
         for operand in finish.operands
     )
     flushes = any(output.dtype == _BFLOAT16 for output in finish.outputs)
-    return finishing.Finish(canonical(finish.outputs), forms, sums, flushes)
+    return finishing.Finish(canonical(finish.outputs), forms, flushes)
 
 
 def _best_cut(target: Target, first: ConvolutionCall, second: ConvolutionCall, slide: Slide, threads: int) -> _Cut:

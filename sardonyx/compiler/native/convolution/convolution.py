@@ -192,13 +192,6 @@ class ConvolutionPair:
         expand = _call_of(self.first, binder, first)
         return bands.bind(binder, expand, self._windows(binder, expand, second))
 
-    def bind_with_sums(
-        self, binder: Binder, first: Part, second: Part
-    ) -> tuple[Sequence[Tensor | None], Tensor | None]:
-        """As `bind`, and the sums of the lines of the output, [batch, channels, lines]; None where it does not sum."""
-        expand = _call_of(self.first, binder, first)
-        return bands.bind_with_sums(binder, expand, self._windows(binder, expand, second))
-
     def _windows(self, binder: Binder, expand: ConvolutionCall, second: Part) -> ConvolutionCall:
         """The second call, over a stand-in for what the first makes."""
         return _call_of(self.second, binder, second, bands.made_by(expand))

@@ -119,16 +119,6 @@ class ReductionTemplate(NativeKernel):
         dtypes = (own.dtype, *(tensor.dtype for tensor in epilogue.operands))
         return PointwiseKernel(epilogue.outputs, dtypes).bind_nodes(binder, [own, *epilogue.operands])
 
-    def bind_means(self, binder: Binder, sums: Tensor, shape: tuple[int, ...]) -> Tensor | None:
-        """The means of maps from the sums of their parts, [batch, channels, parts]; `shape` is that of the maps.
-
-        Only for a kernel that `averages`. None where it averages something else than the maps.
-        """
-        arrangement = self.arrange((shape,), (None,))
-        if not _is_of_maps(arrangement) or arrangement.inputs != (shape,):
-            return None
-        return read_as(binder, _means_of_sums(binder, sums, shape), arrangement.outputs[0])
-
     @staticmethod
     def _means_by_lines(binder: Binder, x: Tensor, arrangement: Arrangement) -> list[Tensor] | None:
         """The means of large maps of few channels, which lie last, from the sums of their lines; None for others.

@@ -206,8 +206,6 @@ class _Bands:
         taps = along.taps * self.lanes
         with k.loop(0, self.spec.vectors) as vector:
             lane = vector * self.lanes
-            if self.spec.finish.sums:
-                self.finishing.start_sums()
             weights = k.pointer(a["weights"], F32).offset((block * self.spec.vectors + vector) * a["taps_h"] * taps)
             with k.loop(0, a["out_w"], along.places) as turn:
                 place = k.smaller(turn, a["out_w"] - along.places)
@@ -217,9 +215,7 @@ class _Bands:
                 with k.loop(begin, end) as tap:
                     columns = self._columns(self.ring.offset(self.lines.load(tap) + start))
                     state.row(Row(columns, weights=weights.offset(tap * taps)))
-                self.finishing.store(state.finish(), place, channel + lane, known=turn - place)
-            if self.spec.finish.sums:
-                self.finishing.end_sums(channel + lane)
+                self.finishing.store(state.finish(), place, channel + lane)
 
     def _columns(self, seen: Pointer) -> Columns:
         """The columns of a tile from a place in the ring on, none of which is outside."""

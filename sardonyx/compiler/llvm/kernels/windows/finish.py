@@ -14,7 +14,7 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.expression import STRANDS, emit_abreast
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, as_stored, memory_type
 from sardonyx.compiler.llvm.kernels.windows.frame import Arguments, Spot
-from sardonyx.compiler.llvm.types import F32, I32, I64, Type, type_of
+from sardonyx.compiler.llvm.types import I64, Type, type_of
 from sardonyx.compiler.llvm.values import Variable
 from sardonyx.kernel.canonical import Canonical
 from sardonyx.kernel.expr import Apply, walk
@@ -43,13 +43,11 @@ class OperandForm:
 class Finish:
     """`body` over what the windows give, the first inputs, and the operands, which follow them.
 
-    With `sums` the only result, float32, is added up along each line, too; it must not be `is_cheap`. `flushes`:
-    results in bfloat16 lose denormal numbers.
+    `flushes`: results in bfloat16 lose denormal numbers.
     """
 
     body: Canonical
     operands: tuple[OperandForm, ...] = ()
-    sums: bool = False
     flushes: bool = False
 
     @property
@@ -64,14 +62,10 @@ class Finish:
         return len(operations) <= _FEW and all(expr.primitive in _CHEAP for expr in operations)
 
     def names(self) -> tuple[str, ...]:
-        """The arguments: address and byte strides of each operand and output, `_step` along the steps.
-
-        The sums of lines lie as [batch, lines, lanes], one behind the other.
-        """
+        """The arguments: address and byte strides of each operand and output, `_step` along the steps."""
         places = [f"operand{index}" for index in range(len(self.operands))]
         places += [f"output{index}" for index in range(self.results)]
-        named = tuple(f"{place}{part}" for place in places for part in ("", *STRIDES))
-        return (*named, "sums", "sums_n", "sums_h") if self.sums else named
+        return tuple(f"{place}{part}" for place in places for part in ("", *STRIDES))
 
 
 def storage_of(name: str) -> Type:
@@ -92,8 +86,6 @@ class Finishing:
         self._names = [f"operand{index}" for index in range(len(finish.operands))]
         self._names += [f"output{index}" for index in range(finish.results)]
         self._rows: list[Value] = []
-        self._total = k.stack(F32, lanes) if finish.sums else None
-        self._sums: Pointer | None = None  # those of the row, from its first lane on
 
     def start_row(self, spot: Spot) -> None:
         """Begin a row of the slower dimensions."""
@@ -106,12 +98,9 @@ class Finishing:
             )
             for name, storage in zip(self._names, self._types, strict=True)
         ]
-        if self.finish.sums:
-            line = k.advance(k.pointer(a["sums"], F32).address, spot.batch * a["sums_n"] + spot.h * a["sums_h"], 1)
-            self._sums = Pointer(line, F32)
 
     def start_rows(self, spot: Spot) -> list[Variable]:
-        """Where a row lies, and after each `take_row` the one below; rows have no sums."""
+        """Where a row lies, and after each `take_row` the one below."""
         self.start_row(spot)
         return [self.k.variable(row.type, row) for row in self._rows]
 
@@ -126,17 +115,6 @@ class Finishing:
         first = len(self.finish.operands)
         return Pointer(self._rows[first], memory_type(self._types[first]))
 
-    def start_sums(self) -> None:
-        """Begin the sums of a vector of lanes in a row."""
-        assert self._total is not None
-        self._total.store(self.k.constant(F32.vector(self.lanes), 0))
-
-    def end_sums(self, lane: Value) -> None:
-        """Write them: at once, because another thread may write the same ones of a block that overlaps this one."""
-        assert self._total is not None
-        assert self._sums is not None
-        self._sums.store(self._total.load(0, self.lanes), lane)
-
     def store(
         self,
         values: Sequence[Sequence[Value]],
@@ -144,13 +122,11 @@ class Finishing:
         lane: Value,
         *,
         along_lanes: bool = False,
-        known: Value | None = None,
         mask: Value | None = None,
     ) -> None:
         """What the windows give from these coordinates on: vectors that follow each other along the steps or the lanes.
 
-        Each of `values` is one vector of everything that the fold gives. So many of them first were stored before,
-        and are `known` to the sums. A `mask` says which lanes there are.
+        Each of `values` is one vector of everything that the fold gives. A `mask` says which lanes there are.
         """
         k = self.k
         starts = self._starts(step, lane)
@@ -169,8 +145,6 @@ class Finishing:
                 room.store(value, turn * self.lanes)
         with k.apart():
             fixed = self._fixed(starts, stays, mask)
-            total = None if self._total is None else self._total.load(0, self.lanes)
-            stored_before = None if known is None else k.splat(known.to(I32), self.lanes)
             for begin, count in _shares(len(values)):
                 group = [starts]
                 for _ in range(1, count):
@@ -178,13 +152,7 @@ class Finishing:
                 starts = self._moved(group[-1], steps)
                 places = range(begin, begin + count)
                 vectors = [[room.load(at * self.lanes, self.lanes) for room in rooms] for at in places]
-                results = self._place(vectors, group, fixed, mask)
-                for at, (first, *_) in zip(places, results, strict=True):
-                    if total is not None:
-                        assert stored_before is not None
-                        total = k.select(stored_before <= at, total + first, total)
-            if self._total is not None:
-                self._total.store(total)
+                self._place(vectors, group, fixed, mask)
 
     def _starts(self, step: Value, lane: Value) -> list[Pointer]:
         """Where the operands and the outputs are at these coordinates."""
@@ -224,8 +192,8 @@ class Finishing:
         places: Sequence[Sequence[Pointer]],
         fixed: dict[int, Value],
         mask: Value | None,
-    ) -> list[list[Value]]:
-        """Store the results for some vectors, abreast, and give them."""
+    ) -> None:
+        """Store the results for some vectors, abreast."""
         k, count = self.k, len(self.finish.operands)
         inputs = [
             [*one, *(fixed[at] if at in fixed else self._read(at, starts[at], mask) for at in range(count))]
@@ -236,7 +204,6 @@ class Finishing:
         for results, starts in zip(given, places, strict=True):
             for result, storage, pointer in zip(results, self._types[count:], starts[count:], strict=True):
                 pointer.store(as_stored(k, result, storage), 0, mask)
-        return given
 
 
 def _shares(count: int) -> Iterator[tuple[int, int]]:
