@@ -26,7 +26,13 @@ def as_numpy(value: object, name: str = "an input") -> np.ndarray[Any, Any]:
     `errors.InvalidArgument` for what is no array, as rows of unequal lengths are.
     """
     if is_tensor(value):
-        return _of_tensor(value)
+        try:
+            return _of_tensor(value)
+        except (RuntimeError, TypeError, NotImplementedError) as error:  # of devices and layouts without contents here
+            raise errors.InvalidArgument(
+                f"{name}, a tensor on the device {getattr(value, 'device', '?')}, has no numbers that can be read: "
+                f"{' '.join(str(error).split())[:200]}"
+            ) from None
     try:
         found = np.asarray(value)
     except ValueError as error:
@@ -34,6 +40,11 @@ def as_numpy(value: object, name: str = "an input") -> np.ndarray[Any, Any]:
     if found.dtype == object:
         raise errors.InvalidArgument(f"{name} is no array of numbers, but of type {type(value).__name__}")
     return found
+
+
+def arrayed(value: object, name: str) -> Array | None:
+    """A value as an array, unless it is a tensor or None."""
+    return value if value is None or hasattr(value, "shape") else as_numpy(value, name)
 
 
 def as_tensor(array: np.ndarray[Any, Any]) -> Any:

@@ -18,6 +18,8 @@ from sardonyx.models.folders.companions import companions, copy_file
 from sardonyx.models.folders.configs import given_config, load_config
 from sardonyx.models.folders.model_files import ModelFiles
 from sardonyx.models.folders.opening import open_files
+from sardonyx.models.folders.staging import publish_all, staged
+from sardonyx.models.held import Held
 from sardonyx.models.part import Part
 from sardonyx.models.requirements import installed
 from sardonyx.models.sessions import SessionSettings
@@ -33,13 +35,15 @@ class PreTrainedModel:
     """The base of all classes here, by whose name the pipelines of transformers 4 know that tensors are torch's."""
 
 
-class ORTModel(PreTrainedModel):
+class ORTModel(PreTrainedModel, Held):
     """A Hugging Face model that runs on Sardonyx; made by `from_pretrained`.
 
     `config` is transformers' config, `parts` the sessions by role: ``model``, or such as ``encoder`` and ``decoder``.
-    `model_save_dir` is the folder that the model's files lie in.
+    `model_save_dir` is the folder that the model's files lie in. Copies have their own config and share the sessions;
+    pickling is a TypeError.
     """
 
+    _own_of_copies = ("config", "generation_config", "preprocessors")
     model_type = "onnx_model"
     base_model_prefix = "onnx_model"
     main_input_name = "input_ids"
@@ -162,6 +166,11 @@ class ORTModel(PreTrainedModel):
         model._files = made
         return model
 
+    def _how_to_make(self) -> str:
+        if self._temporary is not None:
+            return "Its files are temporary: save it by save_pretrained, and open that folder in each process"
+        return f"Call {type(self).__name__}.from_pretrained({str(self.model_save_dir)!r}) in each process"
+
     @property
     def _main(self) -> Part:
         return next(iter(self.parts.values()))
@@ -260,13 +269,25 @@ class ORTModel(PreTrainedModel):
     def save_pretrained(self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any) -> None:
         """Write the model's files, its config and its preprocessors into a folder, which `from_pretrained` takes.
 
-        `push_to_hub` puts the folder on the hub as well: `kwargs` are those of the method of that name.
-        `errors.InvalidArgument` where a file has the place of the folder, and where two files have one name.
+        Files come into the folder when all of them are whole: after an error or Ctrl-C it is as it was. It may be the
+        folder that the model is from. `push_to_hub` puts the folder on the hub as well: `kwargs` are those of the
+        method of that name. `errors.InvalidArgument` where a file has the place of the folder, and where two files have
+        one name; `errors.Fail` for a folder that cannot be written.
         """
         folder = Path(save_directory)
         if folder.exists() and not folder.is_dir():
             raise errors.InvalidArgument(f"A model is saved into a folder, and {folder} is a file")
-        folder.mkdir(parents=True, exist_ok=True)
+        with staged(folder) as stage:
+            try:
+                self._write(stage)
+            except OSError as error:
+                raise errors.Fail(f"The model cannot be saved into {folder}: {error.strerror or error}") from error
+            publish_all(stage, folder)
+        if push_to_hub:
+            self.push_to_hub(folder, **kwargs)
+
+    def _write(self, folder: Path) -> None:
+        """Write all files of the model into an empty folder."""
         if self._files is not None:
             for source, name in companions(self._files):
                 copy_file(source, folder / name)
@@ -274,15 +295,12 @@ class ORTModel(PreTrainedModel):
             if saved is not None:
                 saved.save_pretrained(folder)
         self._save_pretrained(folder)
-        if push_to_hub:
-            self.push_to_hub(folder, **kwargs)
 
     def _save_pretrained(self, save_directory: str | os.PathLike[str]) -> None:
         """Write the ONNX files alone: what sentence-transformers replaces, to have them in a folder of their own."""
-        from sardonyx.models.folders.saving import save_part
+        from sardonyx.models.folders.saving import save_parts
 
-        for path in dict.fromkeys(part.path for part in self.parts.values()):
-            save_part(path, Path(save_directory))
+        save_parts([part.path for part in self.parts.values()], Path(save_directory))
 
     def push_to_hub(
         self,

@@ -34,6 +34,8 @@ class SessionSettings:
     ) -> None:
         self.providers = _checked(providers if providers is not None else [provider or CPU_PROVIDER])
         self.provider_options = _for_each(self.providers, provider_options)
+        if session_options is not None and not hasattr(session_options, "add_session_config_entry"):
+            raise errors.InvalidArgument(f"session_options is a SessionOptions, and not {session_options!r:.60}")
         self.session_options = session_options
         self.use_io_binding = bool(use_io_binding)
 
@@ -98,6 +100,10 @@ def _for_each(
         return [{} for _ in providers]
     if isinstance(options, Mapping):
         return [dict(options), *({} for _ in providers[1:])]
+    if not isinstance(options, list | tuple) or not all(isinstance(one, Mapping) for one in options):
+        raise errors.InvalidArgument(
+            f"provider_options is a dictionary, or a list of one for each provider, and not {options!r:.60}"
+        )
     if len(options) != len(providers):
         raise errors.InvalidArgument(
             f"provider_options has {len(options)} dictionaries for {len(providers)} providers: give one for each"

@@ -111,6 +111,55 @@ def test_saved_models_load_again(tiny: Folders, model: Any, tmp_path: Path) -> N
         model.save_pretrained(tmp_path / "file")
 
 
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+@pytest.mark.parametrize("after", [0, 2])
+def test_saving_that_ends_early_changes_nothing(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: BaseException, after: int
+) -> None:
+    """Neither a folder with another model, nor the one that the model is from, nor one that was not there."""
+    model.save_pretrained(tmp_path / "own")
+    own = Classifier.from_pretrained(tmp_path / "own")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "model.onnx").write_text("another model")
+    (tmp_path / "other" / "README.md").write_text("notes")
+    before = _contents(tmp_path)
+    real, count = shutil.copyfileobj, 0
+
+    def broken(source: Any, target: Any) -> None:
+        nonlocal count
+        count += 1
+        if count > after:
+            target.write(b"half of it")
+            raise raised
+        real(source, target)
+
+    monkeypatch.setattr(shutil, "copyfileobj", broken)
+    for name in ("other", "own", "new"):
+        count = 0
+        with pytest.raises((KeyboardInterrupt, errors.Fail)):
+            (own if name == "own" else model).save_pretrained(tmp_path / name)
+    assert _contents(tmp_path) == before
+    assert {path.name for path in tmp_path.iterdir()} == {"own", "other"}
+    monkeypatch.undo()
+    for name in ("other", "own", "new"):
+        own.save_pretrained(tmp_path / name)
+        assert np.array_equal(logits(Classifier.from_pretrained(tmp_path / name)), logits(model))
+    assert (tmp_path / "other" / "README.md").read_text() == "notes"
+
+
+def test_two_parts_of_one_name_are_not_saved(model: Any, tiny: Folders, tmp_path: Path) -> None:
+    from sardonyx.models.folders.saving import save_parts
+
+    shutil.copy(tiny(TASK) / "onnx" / "model.onnx", tmp_path / "model.onnx")
+    with pytest.raises(errors.InvalidArgument, match=r"both would be model\.onnx"):
+        save_parts([model.path, tmp_path / "model.onnx"], tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
 def test_weights_in_files_of_their_own_are_saved(tiny: Folders, model: Any, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()

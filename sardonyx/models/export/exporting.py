@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from sardonyx import errors
-from sardonyx.models.export import loading, staging
+from sardonyx.models.export import loading
 from sardonyx.models.export.graphs import Graph
+from sardonyx.models.folders import staging
 from sardonyx.models.requirements import require
 
 # Attention is one operator from this one on.

@@ -12,6 +12,8 @@ from typing import Any
 from sardonyx import errors
 from sardonyx.models.export import tasks
 from sardonyx.models.folders.companions import copy_file
+from sardonyx.models.folders.configs import check_counts
+from sardonyx.models.folders.json_files import Section, read_json
 from sardonyx.models.requirements import require
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -75,6 +77,11 @@ def _given(model: Any, task: str | None, dtype: str | None) -> tuple[Any, str]:
 
 
 def _config(transformers: Any, name: str, hub: dict[str, Any]) -> Any:
+    path = Path(name) / hub.get("subfolder", "") / "config.json"
+    if path.is_file():
+        said = read_json(path)
+        if isinstance(said, dict):
+            check_counts(Section(said, os.fspath(path)))
     try:
         return transformers.AutoConfig.from_pretrained(name, **hub)
     except Exception as error:  # configs of wrong types raise whatever the code of their class does
@@ -144,4 +151,11 @@ def _quiet() -> Iterator[None]:
 
 
 def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:600]
+    """What an error says, and what the first of its causes says: of a module that cannot be imported, the reason."""
+    first = error
+    while (cause := first.__cause__ or (None if first.__suppress_context__ else first.__context__)) is not None:
+        first = cause
+    said = " ".join(str(error).split())[:600]
+    if first is error or str(first) in said:
+        return said
+    return f"{said} (the cause: {type(first).__name__}: {' '.join(str(first).split())[:300]})"

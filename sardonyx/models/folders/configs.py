@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sardonyx import errors
+from sardonyx.models.folders.json_files import Section
 from sardonyx.models.folders.layout import listed
 from sardonyx.models.folders.model_files import CONFIG, GENAI_CONFIG, ModelFiles
 from sardonyx.models.requirements import require
+
+# Classes of configs make lists of so many elements, before anybody looks at them.
+_COUNTS = re.compile(r"(^|_)(layers?|labels|blocks|stages|depths?)$")
+_MOST_COUNTED = 1_000_000
 
 # What onnxruntime-genai calls what transformers calls otherwise, of a model and of its decoder.
 _OF_MODEL = {
@@ -52,6 +58,10 @@ def load_config(files: ModelFiles, *, trust_remote_code: bool = False) -> Any:
 def given_config(config: Any, *, trust_remote_code: bool = False, **hub: Any) -> Any:
     """A config that the caller gave: one itself, or the folder, file or id that it is read from."""
     if not isinstance(config, (str, os.PathLike)):
+        if not hasattr(config, "model_type"):
+            raise errors.InvalidArgument(
+                f"config is a config of transformers, or the folder or id of one, and not {config!r:.60}"
+            )
         return config
     path = Path(config)
     if path.is_file():
@@ -62,21 +72,37 @@ def given_config(config: Any, *, trust_remote_code: bool = False, **hub: Any) ->
     return load_config(files, trust_remote_code=trust_remote_code)
 
 
-def _of_file(folder: Path, said: dict[str, Any], trust_remote_code: bool) -> Any:
+def check_counts(said: Section) -> None:
+    """`errors.Fail` where a config says that a model has more layers or labels than any has: configs of transformers
+    would fill all memory with a list of them."""
+    sections: list[tuple[str, Any]] = [("", dict(said))]
+    while sections:
+        place, section = sections.pop()
+        for name, value in section.items() if isinstance(section, dict) else enumerate(section):
+            inner = f"{place}{name}"
+            if isinstance(value, dict | list):
+                sections.append((f"{inner}.", value))
+            elif isinstance(value, int | float) and abs(value) > _MOST_COUNTED and _COUNTS.search(str(name)):
+                raise errors.Fail(f"{inner} of {said.where} is {value}; expected at most {_MOST_COUNTED}")
+
+
+def _of_file(folder: Path, said: Section, trust_remote_code: bool) -> Any:
     transformers = require("transformers", f"Reading {folder / CONFIG}")
-    known = said.get("model_type") in transformers.CONFIG_MAPPING
+    check_counts(said)
+    known = (said.text("model_type") or "") in transformers.CONFIG_MAPPING
     try:
         if known or (trust_remote_code and "auto_map" in said):
             return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        return transformers.PretrainedConfig.from_dict(said)
-    except _refusals(OSError, ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
+        return transformers.PretrainedConfig.from_dict(dict(said))
+    except _refusals(OSError, ValueError, TypeError, KeyError, AttributeError, ImportError, ArithmeticError) as error:
         raise errors.Fail(f"{folder / CONFIG} is no config that transformers can read: {error}") from error
 
 
-def _of_genai(said: dict[str, Any]) -> Any:
+def _of_genai(said: Section) -> Any:
     transformers = require("transformers", f"Making a config of {GENAI_CONFIG}")
-    model = said.get("model")
-    if not isinstance(model, dict) or not isinstance(model.get("type"), str):
+    check_counts(said)
+    model = said.section("model")
+    if not isinstance(model.get("type"), str):
         raise errors.Fail(f"{GENAI_CONFIG} does not say what model it is of: it has no model.type")
     decoder = model.get("decoder")
     values = {theirs: model[ours] for ours, theirs in _OF_MODEL.items() if model.get(ours) is not None}
@@ -86,7 +112,7 @@ def _of_genai(said: dict[str, Any]) -> Any:
         if model["type"] in transformers.CONFIG_MAPPING:
             return transformers.AutoConfig.for_model(model["type"], **values)
         return transformers.PretrainedConfig.from_dict({"model_type": model["type"], **values})
-    except _refusals(ValueError, TypeError, AttributeError) as error:
+    except _refusals(ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise errors.Fail(f"{GENAI_CONFIG} is no config that transformers can take: {error}") from error
 
 

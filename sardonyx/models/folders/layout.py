@@ -9,6 +9,7 @@ Optimum writes ``model.onnx``, or ``encoder_model.onnx``, ``decoder_model.onnx``
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
@@ -89,6 +90,8 @@ def _spoken_role(stem: str) -> str | None:
 
 
 def _given(models: Sequence[str], names: Sequence[str], wanted: str, where: str, argument: str) -> str:
+    if not isinstance(wanted, str | os.PathLike) or not os.fspath(wanted):
+        raise errors.InvalidArgument(f"{argument} is the name of an ONNX file, and not {wanted!r}")
     wanted = PurePosixPath(wanted).as_posix()
     found = [name for name in names if name == wanted] or [
         name for name in names if PurePosixPath(name).name == wanted or name.endswith(f"/{wanted}")

@@ -7,18 +7,18 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from sardonyx import errors
 from sardonyx.graph.load import external_locations
 from sardonyx.models.folders import layout
-from sardonyx.models.folders.json_files import read_json
+from sardonyx.models.folders.json_files import Section, read_json
 from sardonyx.models.folders.wholeness import check_whole, unfinished_note
 
 CONFIG = "config.json"
 GENAI_CONFIG = "genai_config.json"
 _MODULES = "modules.json"  # of sentence-transformers: which folder holds which part of a pipeline
 _MOST_NAMES = 20_000
+_MOST_MODULES = 100
 _DEEPEST = 4
 # Files that a model needs beside its ONNX files, by their endings: configs, tokenizers, processors, templates.
 _SMALL = (".json", ".txt", ".model", ".jinja", ".jsonl", ".bpe", ".tiktoken", ".py")
@@ -65,7 +65,7 @@ class ModelFiles:
         return None
 
     @cached_property
-    def genai_config(self) -> dict[str, Any] | None:
+    def genai_config(self) -> Section | None:
         """What onnxruntime-genai wrote of the model; None where it did not."""
         name = self.find_name(GENAI_CONFIG)
         return None if name is None else self.read_json(name)
@@ -137,13 +137,13 @@ class ModelFiles:
             check_whole(root / one)
         return root / place
 
-    def read_json(self, name: str) -> dict[str, Any]:
-        """The contents of a JSON file; `errors.Fail` where it is none."""
+    def read_json(self, name: str) -> Section:
+        """The object that a JSON file holds; `errors.Fail` where it holds none."""
         path = self._fetch([name]) / name
         found = read_json(path)
         if not isinstance(found, dict):
             raise errors.Fail(f"{path} holds no JSON object, but {type(found).__name__}")
-        return found
+        return Section(found, os.fspath(path))
 
     @cached_property
     def _named(self) -> dict[str, str]:
@@ -161,16 +161,30 @@ class ModelFiles:
         return found
 
     @cached_property
-    def _module_folders(self) -> list[str]:
-        """The folders that the list of modules of sentence-transformers names, the model's before those of pooling."""
+    def modules(self) -> list[tuple[str, str]]:
+        """The modules that sentence-transformers lists, each as the last word of its class and its folder; empty where
+        there is no such list. `errors.Fail` for a list that is none of modules."""
         if _MODULES not in self.names:
             return []
         path = self._fetch([_MODULES]) / _MODULES
-        modules = read_json(path)
-        try:
-            return [str(module["path"]) for module in modules]
-        except (TypeError, KeyError) as error:
-            raise errors.Fail(f"{path} is no list of modules of sentence-transformers: {error!r}") from None
+        listed = read_json(path)
+        if not isinstance(listed, list) or len(listed) > _MOST_MODULES:
+            raise errors.Fail(f"{path} is no list of modules of sentence-transformers. Get the file again")
+        found = []
+        for at, module in enumerate(listed):
+            kind, place = (module.get("type", ""), module.get("path")) if isinstance(module, dict) else (None, None)
+            if not isinstance(kind, str) or not isinstance(place, str):
+                raise errors.Fail(
+                    f"{path} is no list of modules of sentence-transformers: [{at}] has no texts as its type and its "
+                    "path. Get the file again"
+                )
+            found.append((kind.rpartition(".")[2], place))
+        return found
+
+    @cached_property
+    def _module_folders(self) -> list[str]:
+        """The folders of modules, the model's before those of pooling."""
+        return list(dict.fromkeys(path for _, path in self.modules))
 
     def _missing(self, role: str) -> str:
         there = f"Its ONNX files are {layout.listed(self.onnx_names)}"

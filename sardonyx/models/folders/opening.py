@@ -24,13 +24,20 @@ def open_files(model_id: str | os.PathLike[str], subfolder: str = "", **hub: Any
     name = os.fspath(model_id)
     if not name or "\0" in name:
         raise errors.InvalidArgument(f"{name!r} is neither a path nor an id of the hub")
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return ModelFiles.of_folder(path, subfolder), None
+    if not isinstance(subfolder, str):
+        raise errors.InvalidArgument(f"subfolder is the name of a folder, and not {subfolder!r:.60}")
+    try:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            return ModelFiles.of_folder(path, subfolder), None
+    except (OSError, RuntimeError) as error:  # too long a name, a home of nobody
+        raise errors.InvalidArgument(f"{name:.60} is neither a path nor an id of the hub: {error!s:.200}") from None
     if path.is_file():
         if path.suffix == ".onnx":
             return ModelFiles.of_folder(path.parent, subfolder), path.name
         raise errors.InvalidArgument(f"{path} is a file and no ONNX model: name the folder that the model is in")
+    if path.exists():
+        raise errors.InvalidArgument(f"{path} is neither a folder nor a file: name the folder that the model is in")
     if not isinstance(model_id, str) or _is_path(name):
         raise errors.NoSuchFile(f"There is no folder {path}.{similar_names(os.fspath(path))}")
     from sardonyx.models.folders.hub import open_repository

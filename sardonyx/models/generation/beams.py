@@ -15,12 +15,15 @@ from sardonyx.models.generation.processors import Processor
 from sardonyx.models.generation.sampling import Sampler
 from sardonyx.models.generation.settings import Settings
 from sardonyx.models.generation.stopping import Stops
+from sardonyx.models.generation.tables import widened
 from sardonyx.models.generation.top_scores import top_scores
 
 Array = np.ndarray[Any, Any]
 
 # What is added to the score of a beam that must not be chosen, and the score of one that is none yet.
 _OUT = np.float32(-1e9)
+# Tokens behind a prompt that there is room for from the start.
+_ROOM = 1024
 
 
 class Beams:
@@ -37,11 +40,10 @@ class Beams:
         self._prompt, self._most, self._length = length, most, length
         # Enough to go on with when as many end as there are tokens that end a row.
         self._count = max(2, 1 + len(settings.eos_token_id)) * beams
-        fill = -1
+        self._fill = -1
         if settings.eos_token_id:
-            fill = settings.pad_token_id or settings.eos_token_id[0]
-        self._tokens = np.full((prompts, beams, most), fill, np.int64)
-        self._tokens[:, :, :length] = prompt[:, None]
+            self._fill = settings.pad_token_id or settings.eos_token_id[0]
+        self._tokens = widened(np.repeat(prompt[:, None], beams, axis=1), min(most, length + _ROOM), self._fill)
         self._scores = np.full((prompts, beams), _OUT, np.float32)
         self._scores[:, 0] = 0
         # The row of each beam among those of its prompt, and among all.
@@ -68,6 +70,8 @@ class Beams:
         Gives the row that each row goes on from and the token that it goes on with; None at the end.
         """
         beams, length = self._scores.shape[1], self._length
+        if length == self._tokens.shape[2]:
+            self._widen(min(self._most, 2 * length))
         scores, parents, chosen = self._candidates(logits, changes)
         if np.isnan(scores).any():
             raise selection.no_number()
@@ -181,7 +185,7 @@ class Beams:
         best = np.argsort(-merged, axis=1, kind="stable")[:, :beams]
         if (best < beams).all() and (best == np.arange(beams)).all():
             return
-        longer = self._filled(self._longer(parents, chosen))
+        longer = widened(self._longer(parents, chosen), self._done_tokens.shape[2], self._fill)
         tokens = np.concatenate([self._done_tokens, longer], axis=1)
         lengths = np.concatenate([self._done_lengths, np.full(scores.shape, length - self._prompt)], axis=1)
         self._done_scores = np.take_along_axis(merged, best, axis=1)
@@ -189,10 +193,9 @@ class Beams:
         self._done_lengths = np.take_along_axis(lengths, best, axis=1)
         self._is_done = np.take_along_axis(np.concatenate([self._is_done, ended], axis=1), best, axis=1)
 
-    def _filled(self, longer: Array) -> Array:
-        fill = self._tokens[0, 0, -1]
-        behind = np.full((*longer.shape[:2], self._most - longer.shape[2]), fill, np.int64)
-        return np.concatenate([longer, behind], axis=2)
+    def _widen(self, width: int) -> None:
+        self._tokens = widened(self._tokens, width, self._fill)
+        self._done_tokens = widened(self._done_tokens, width, self._fill)
 
     def _look_ahead(self) -> None:
         """Whether a beam can still be better than what has ended."""

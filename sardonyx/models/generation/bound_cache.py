@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from sardonyx.api.values.ort_value import OrtValue
 from sardonyx.models.generation.bound_step import SingleStep, Step
 from sardonyx.models.generation.cache import Array, Cache
 from sardonyx.models.generation.signature import State
+from sardonyx.runtime.memory import memory
 
 
 class BoundCache(Cache):
@@ -24,7 +26,10 @@ class BoundCache(Cache):
         # Buffers that are alike lie in one block, so that rows of all of them are copied at once: pairs of a block
         # (buffers, rows, …) and the axis of positions in it.
         self._blocks: list[tuple[Array, int]] = []
-        for (shape, dtype, axis), places in self._alike(head_size).items():
+        alike = self._alike(head_size)
+        nbytes = sum(len(places) * math.prod(shape) * dtype.itemsize for (shape, dtype, _), places in alike.items())
+        memory.require(nbytes, f"caches for {self.most_rows} rows of {capacity} positions")
+        for (shape, dtype, axis), places in alike.items():
             block = np.zeros((len(places), *shape), dtype)
             for place, buffer in zip(places, block, strict=True):
                 self.buffers[place] = buffer

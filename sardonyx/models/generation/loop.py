@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -17,8 +18,17 @@ from sardonyx.models.generation.processors import Processor, processors_of
 from sardonyx.models.generation.sampling import Sampler, generator
 from sardonyx.models.generation.settings import Settings
 from sardonyx.models.generation.stopping import Stops, require_tokenizer
+from sardonyx.models.generation.tables import widened
+from sardonyx.runtime.memory import memory
 
 Array = np.ndarray[Any, Any]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Positions behind a prompt that caches and tables of tokens have room for from the start, if so many are asked for:
+# what ends a row is mostly a token, and long before a limit such as a generation config may name.
+_ROOM = 8192
+_CHECKED_BYTES = 64 << 20
 
 
 class Steps(Protocol):
@@ -74,6 +84,23 @@ class Generated:
     cache: Cache | None
 
 
+def _memory_told(function: Callable[P, T]) -> Callable[P, T]:
+    """A function with `errors.Fail` in the place of a MemoryError."""
+
+    @functools.wraps(function)
+    def told(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except MemoryError as error:
+            raise errors.Fail(
+                f"There is not enough memory for so many rows and tokens: {error}. Ask for fewer beams or sequences, "
+                "or for fewer new tokens"
+            ) from error
+
+    return told
+
+
+@_memory_told
 def generate(
     model: Steps,
     ids: Any,
@@ -108,22 +135,25 @@ def generate(
     """
     settings.require_supported()
     require_tokenizer(tokenizer, model.vocabulary)
+    _require_streamer(streamer)
     prompt = _prompt(ids)
     mask = _mask(attention_mask, prompt, settings)
     most, least = settings.lengths(prompt.shape[1], model.positions)
     each = settings.num_beams if settings.num_beams > 1 else settings.num_return_sequences
     if each > 1 and (streamer is not None or cache is not None):
         raise errors.InvalidArgument("A streamer and a cache of an earlier call go with one sequence for each prompt")
+    _require_memory(len(prompt) * each, model.vocabulary or 1)
     padding = None if mask is None else np.repeat((mask == 0).cumprod(axis=1).sum(axis=1), each)
     changes = processors_of(settings, prompt.shape[1], most, least, model.vocabulary, padding)
     given = torch_hooks.processor_of(processors)
     if given is not None:
         changes.append(given)
     stops = Stops(settings, tokenizer, torch_hooks.criterion_of(stopping))
-    held = model.cache(len(prompt), most - 1, spread=each) if cache is None else cache
+    room = min(most - 1, prompt.shape[1] + _ROOM)
+    held = model.cache(len(prompt), room, spread=each) if cache is None else cache
     with held.in_use():
         if cache is not None:
-            _go_back(cache, prompt, mask, most)
+            _go_back(cache, prompt, mask, room + 1)
         logits = model.read(prompt[:, held.length :], held, mask, others)
         if each > 1:
             held.fan_out(each)
@@ -159,8 +189,8 @@ class _Run:
     ) -> Generated:
         """Greedy search, or sampling: each row goes its own way."""
         rows, length = prompt.shape
-        tokens = np.full((rows, most), self.settings.padding, np.int64)
-        tokens[:, :length] = prompt
+        padding = self.settings.padding
+        tokens = widened(prompt, min(most, length + _ROOM), padding)
         written = tokens.data
         going = np.ones(rows, bool)
         cache, stops = self.cache, self.stops
@@ -176,8 +206,11 @@ class _Run:
         chosen = self._chosen(prompt, logits, sampler)
         while True:
             if some_ended and stops.has_ends:
-                padding = self.settings.padding
                 chosen = [token if goes else padding for token, goes in zip(chosen, going, strict=True)]
+            if length == tokens.shape[1]:
+                tokens = widened(tokens, min(most, 2 * length), padding)
+                written, columns, shown = tokens.data, [], tokens.T
+                shown.flags.writeable = False
             for row, token in enumerate(chosen):
                 written[row, length] = token
             length += 1
@@ -225,6 +258,20 @@ class _Run:
             logits = follow(tokens, self.cache)
         sequences, scores = beams.result()
         return Generated(sequences, scores, None)
+
+
+def _require_memory(rows: int, vocabulary: int) -> None:
+    """`errors.Fail` where not even the logits of so many rows fit into memory."""
+    if rows * vocabulary * 4 > _CHECKED_BYTES:
+        memory.require(3 * 4 * rows * vocabulary, f"the logits of {rows} rows")  # and what beams make of them
+
+
+def _require_streamer(streamer: object) -> None:
+    if streamer is not None and not (hasattr(streamer, "put") and hasattr(streamer, "end")):
+        raise errors.InvalidArgument(
+            f"A streamer has the methods put and end, and {type(streamer).__name__} has not both: pass such as "
+            "transformers' TextStreamer"
+        )
 
 
 def _prompt(ids: Any) -> Array:

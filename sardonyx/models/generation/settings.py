@@ -173,6 +173,7 @@ def _wrong(name: str, value: object, what: str) -> errors.InvalidArgument:
 
 
 _ANY = math.inf
+_MOST_ROWS = 1 << 20  # beyond which bookkeeping alone takes all memory
 _RANGES: Sequence[tuple[str, float, float, str]] = (
     ("max_length", 1, _ANY, "a number of tokens, 1 or more"),
     ("max_new_tokens", 1, _ANY, "a number of tokens, 1 or more"),
@@ -185,8 +186,8 @@ _RANGES: Sequence[tuple[str, float, float, str]] = (
     ("typical_p", 0, 1, "a share from 0 to 1"),
     ("epsilon_cutoff", 0, 1, "a probability from 0 to 1"),
     ("eta_cutoff", 0, 1, "a probability from 0 to 1"),
-    ("num_beams", 1, _ANY, "1 or more"),
-    ("num_return_sequences", 1, _ANY, "1 or more"),
+    ("num_beams", 1, _MOST_ROWS, f"1 to {_MOST_ROWS}"),
+    ("num_return_sequences", 1, _MOST_ROWS, f"1 to {_MOST_ROWS}"),
     ("length_penalty", -1e9, 1e9, "a finite number"),
     ("no_repeat_ngram_size", 0, _ANY, "a number of tokens, or 0 for none"),
 )
@@ -196,6 +197,8 @@ def _unsupported(given: Mapping[str, Any]) -> list[str]:
     found = []
     for name, neutral in _NOT_OURS.items():
         value = given.get(name)
+        if value is not None and neutral and isinstance(neutral[0], int) and not isinstance(neutral[0], bool):
+            _number(name, value)
         if value is not None and not any(value == one for one in neutral):
             found.append(name)
     return found
@@ -261,6 +264,8 @@ def _biases(name: str, value: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, str) and not hasattr(value, "__iter__"):
+        raise _wrong(name, value, "a text or a list of texts")
     texts = (value,) if isinstance(value, str) else tuple(value)
     if any(not isinstance(one, str) or not one for one in texts):
         raise _wrong(name, value, "texts that are not empty")

@@ -25,7 +25,7 @@ class Stops:
         self._deadline = None if settings.max_time is None else time.monotonic() + settings.max_time
         self._texts = None
         if settings.stop_strings:
-            if tokenizer is None:
+            if not hasattr(tokenizer, "decode"):
                 raise errors.InvalidArgument("stop_strings need the model's tokenizer: pass tokenizer=")
             self._texts = _StopTexts(settings.stop_strings, tokenizer)
         self._given = given

@@ -23,7 +23,7 @@ def processor_of(given: Iterable[Callable[..., Any]] | None) -> Processor | None
     They take the tokens so far (rows, length) and the scores (rows, vocabulary), as tensors where torch is installed,
     else as arrays, and give the new scores.
     """
-    each = list(given or ())
+    each = _callables(given, "logits processor")
     if not each:
         return None
     parts: list[Processor] = []
@@ -86,7 +86,7 @@ def _converted(each: list[Callable[..., Any]]) -> Processor:
 
 def criterion_of(given: Iterable[Callable[..., Any]] | None) -> Criterion | None:
     """Such criteria as one of ours; a row ends where any of them says so."""
-    each = list(given or ())
+    each = _callables(given, "stopping criterion")
     if not each:
         return None
     convert = _conversion()
@@ -95,10 +95,26 @@ def criterion_of(given: Iterable[Callable[..., Any]] | None) -> Criterion | None
         ids = convert(tokens)
         found = np.zeros(len(tokens), bool)
         for one in each:
-            found |= as_numpy(one(ids, None), "the answer of a stopping criterion").astype(bool)
+            said = as_numpy(one(ids, None), "the answer of a stopping criterion").astype(bool)
+            if said.shape not in ((), found.shape):
+                raise errors.InvalidArgument(
+                    f"A stopping criterion answered with shape {list(said.shape)} for {len(tokens)} rows: expected one "
+                    "truth value, or one for each row"
+                )
+            found |= said
         return found
 
     return ended
+
+
+def _callables(given: Any, what: str) -> list[Callable[..., Any]]:
+    """The functions of a list; `errors.InvalidArgument` for what is none."""
+    if given is None:
+        return []
+    each = list(given) if isinstance(given, Iterable) else []
+    if not isinstance(given, Iterable) or not all(callable(one) for one in each):
+        raise errors.InvalidArgument(f"Each {what} is a function, in a list of them, and not {given!r:.60}")
+    return each
 
 
 def _conversion() -> Callable[[Array], Any]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from sardonyx import errors
 from sardonyx.models.arrays import as_numpy, as_tensor
+from sardonyx.models.held import Held
 from sardonyx.models.requirements import require
 from sardonyx.models.sentences.layers import normalised
 from sardonyx.models.sentences.layout import read_layout
@@ -18,7 +19,7 @@ from sardonyx.models.sentences.pooling import Pooling
 from sardonyx.models.sentences.precision import check_precision, quantized
 from sardonyx.models.sentences.progress import progress_bar
 from sardonyx.models.sentences.similarity import similarity
-from sardonyx.models.sentences.text_model import TextModel, check_batch_size, check_device, check_texts
+from sardonyx.models.sentences.text_model import TextModel, check_count, check_device, listed
 from sardonyx.models.sentences.tokens import TextTokenizer
 from sardonyx.models.sessions import SessionSettings
 
@@ -31,7 +32,7 @@ _STATES = ("token_embeddings", "last_hidden_state", "hidden_states")
 _VECTORS = ("sentence_embedding", "sentence_embeddings", "text_embeds", "pooled_output", "pooler_output")
 
 
-class SentenceEncoder:
+class SentenceEncoder(Held):
     """Vectors of texts by an ONNX model, as sentence-transformers computes them from the same folder.
 
     It needs the packages numpy and tokenizers alone. `model_id` is a folder, or an id of the Hugging Face hub: as
@@ -74,6 +75,7 @@ class SentenceEncoder:
         self._opened = open_model(model_id, "feature-extraction", settings, file_name, export, subfolder, hub)
         files, part = self._opened.files, self._opened.part
         layout = read_layout(files)
+        check_count(max_seq_length, "max_seq_length", "tokens")
         limit = layout.max_length if max_seq_length is None else max_seq_length
         tokenizer = TextTokenizer(files, limit, layout.lower_case)
         output, has_states = _output(part, prefer_states=pooling is not None or layout.pooling is not None)
@@ -86,11 +88,18 @@ class SentenceEncoder:
         self._layout = layout
         self._size = _size(part, output, len(self._pooling.modes), layout.size)
         # Those two are always there: `encode_query` and `encode_document` take them, and not the default.
+        check_prompts(prompts)
         self.prompts = {"query": "", "document": "", **layout.prompts, **(prompts or {})}
         self.default_prompt_name = default_prompt_name or layout.default_prompt_name
         if self.default_prompt_name is not None:
             self._prompt(None, self.default_prompt_name)
+        check_count(truncate_dim, "truncate_dim", "elements")
         self.truncate_dim = truncate_dim if truncate_dim is not None else layout.truncate_dim
+
+    _own_of_copies = ("prompts",)
+
+    def _how_to_make(self) -> str:
+        return f"Call SentenceEncoder(...) in each process, for {self._opened.files.where}"
 
     @property
     def max_seq_length(self) -> int | None:
@@ -99,8 +108,7 @@ class SentenceEncoder:
 
     @max_seq_length.setter
     def max_seq_length(self, value: int | None) -> None:
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise errors.InvalidArgument(f"max_seq_length is a number of tokens or None, and not {value!r}")
+        check_count(value, "max_seq_length", "tokens")
         self._model.tokenizer.max_length = value
 
     @property
@@ -190,7 +198,8 @@ class SentenceEncoder:
         truncate_dim: int | None = None,
         max_length: int | None = None,
     ) -> Any:
-        check_batch_size(batch_size)
+        check_count(batch_size, "batch_size", "texts")
+        check_count(truncate_dim, "truncate_dim", "elements")
         check_device(device)
         check_precision(precision)
         if output_value not in ("sentence_embedding", "token_embeddings"):
@@ -198,8 +207,7 @@ class SentenceEncoder:
                 f"output_value is 'sentence_embedding' or 'token_embeddings', and not {output_value!r}"
             )
         is_one = isinstance(sentences, str)
-        texts = [sentences] if isinstance(sentences, str) else list(sentences)
-        check_texts(texts, "sentences")
+        texts = [sentences] if isinstance(sentences, str) else listed(sentences, "sentences")
         before = self._prompt(prompt, prompt_name)
         prompt_length = 0
         if before:
@@ -255,15 +263,27 @@ class SentenceEncoder:
 
     def _prompt(self, prompt: str | None, name: str | None) -> str | None:
         if prompt is not None:
+            check_prompts({"prompt": prompt})
             return prompt
         name = name if name is not None else self.default_prompt_name
         if name is None:
             return None
-        if name not in self.prompts:
+        if not isinstance(name, str) or name not in self.prompts:
             raise errors.InvalidArgument(
                 f"There is no prompt {name!r}; prompts are {', '.join(self.prompts) or 'none at all'}"
             )
         return self.prompts[name]
+
+
+def check_prompts(prompts: Any) -> None:
+    """`errors.InvalidArgument` for what is no dictionary of texts."""
+    if prompts is None:
+        return
+    if not isinstance(prompts, Mapping):
+        raise errors.InvalidArgument(f"prompts is a dictionary of texts by name, and not {prompts!r:.60}")
+    for name, text in prompts.items():
+        if not isinstance(text, str):
+            raise errors.InvalidArgument(f"The prompt {name!r} is a text, and not {text!r:.60}")
 
 
 def _output(part: Part, prefer_states: bool) -> tuple[str, bool]:

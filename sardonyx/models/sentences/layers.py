@@ -62,7 +62,7 @@ class Dense:
     """``activation(x @ weight.T + bias)``, with the input, or a product with it, added where it is residual."""
 
     def __init__(self, weights: dict[str, Floats], config: dict[str, Any]) -> None:
-        self._weight = _of(weights, "linear.weight")
+        self._weight = _of(weights, "linear.weight", 2)
         self._bias = weights.get("linear.bias")
         self._residual = bool(config.get("use_residual", False))
         self._residual_weight = weights.get("residual.weight")
@@ -70,6 +70,7 @@ class Dense:
         self.size = len(self._weight)
 
     def __call__(self, x: Floats) -> Floats:
+        _require_size(x, self._weight.shape[1], "A dense layer")
         y = x @ self._weight.T
         if self._bias is not None:
             y += self._bias
@@ -83,10 +84,11 @@ class LayerNorm:
     """Vectors of mean 0 and variance 1, times a weight, plus a bias."""
 
     def __init__(self, weights: dict[str, Floats]) -> None:
-        self._weight = _of(weights, "norm.weight")
-        self._bias = _of(weights, "norm.bias")
+        self._weight = _of(weights, "norm.weight", 1)
+        self._bias = _of(weights, "norm.bias", 1)
 
     def __call__(self, x: Floats) -> Floats:
+        _require_size(x, len(self._weight), "A normalisation")
         centred = x - x.mean(axis=-1, keepdims=True)
         variance = np.square(centred).mean(axis=-1, keepdims=True)
         scaled: Floats = centred / np.sqrt(variance + _LAYER_NORM_EPSILON) * self._weight + self._bias
@@ -112,7 +114,18 @@ def read_weights(path: Path) -> dict[str, Floats]:
         raise errors.Fail(f"{path} is no whole file of torch's weights ({error}); get the file again") from None
 
 
-def _of(weights: dict[str, Floats], name: str) -> Floats:
-    if name not in weights:
+def _of(weights: dict[str, Floats], name: str, dimensions: int) -> Floats:
+    found = weights.get(name)
+    if found is None:
         raise errors.Fail(f"The weights of a module have no {name}; there are {', '.join(weights) or 'none'}")
-    return weights[name]
+    if found.ndim != dimensions:
+        raise errors.Fail(f"{name} of a module has the shape {list(found.shape)}; expected {dimensions} dimensions")
+    return found
+
+
+def _require_size(x: Floats, size: int, what: str) -> None:
+    if x.shape[-1] != size:
+        raise errors.Fail(
+            f"{what} of the folder is for vectors of {size} elements, and the model gives such of {x.shape[-1]}: they "
+            "are parts of different models"
+        )

@@ -5,17 +5,15 @@ A folder without `modules.json` (Optimum's, transformers.js's, FastEmbed's) is a
 
 from __future__ import annotations
 
-import json
 import posixpath
 from dataclasses import dataclass, field
-from typing import Any
 
 from sardonyx import errors
+from sardonyx.models.folders.json_files import Section
 from sardonyx.models.folders.model_files import ModelFiles
 from sardonyx.models.sentences import pooling
 from sardonyx.models.sentences.layers import Dense, Floats, Layer, LayerNorm, normalised, read_weights
 from sardonyx.models.sentences.opening import read_config
-from sardonyx.runtime.files.opening import read_file
 
 # The config of the transformer; older versions named it by the architecture.
 _TRANSFORMER_CONFIGS = (
@@ -57,29 +55,15 @@ def read_layout(files: ModelFiles) -> Layout:
     are not whole.
     """
     layout = Layout()
-    for module in _modules(files):
-        _add(layout, files, str(module.get("type", "")).rpartition(".")[2], str(module.get("path", "")))
+    for kind, path in files.modules:
+        _add(layout, files, kind, path)
     _read_transformer(layout, files)
     settings = read_config(files, "config_sentence_transformers.json")
-    layout.prompts = {name: text or "" for name, text in (settings.get("prompts") or {}).items()}
-    layout.default_prompt_name = settings.get("default_prompt_name")
-    layout.truncate_dim = settings.get("truncate_dim")
-    layout.similarity = settings.get("similarity_fn_name") or "cosine"
+    layout.prompts = settings.texts("prompts")
+    layout.default_prompt_name = settings.text("default_prompt_name")
+    layout.truncate_dim = settings.count("truncate_dim")
+    layout.similarity = settings.text("similarity_fn_name") or "cosine"
     return layout
-
-
-def _modules(files: ModelFiles) -> list[dict[str, Any]]:
-    name = files.find_name("modules.json")
-    if name is None:
-        return []
-    path = files.path(name)
-    try:
-        found = json.loads(bytes(read_file(path)))
-    except ValueError as error:
-        raise errors.Fail(f"{path} cannot be read as JSON: {error}") from None
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise errors.Fail(f"{path} is no list of modules; get the file again")
-    return found
 
 
 def _add(layout: Layout, files: ModelFiles, kind: str, path: str) -> None:
@@ -89,7 +73,7 @@ def _add(layout: Layout, files: ModelFiles, kind: str, path: str) -> None:
         layout.pooling = pooling.of_config(_config(files, path))
     elif kind == "Dense":
         config = _config(files, path)
-        if config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
+        if (config.text("module_input_name") or "sentence_embedding") != "sentence_embedding":
             raise errors.NotImplemented(f"The dense layer in {path} is not for vectors: {config['module_input_name']}")
         dense = Dense(_weights(files, path), config)
         layout.layers.append(dense)
@@ -99,10 +83,10 @@ def _add(layout: Layout, files: ModelFiles, kind: str, path: str) -> None:
     elif kind == "Normalize":
         layout.layers.append(normalised)
     elif kind != "Dropout":  # which does nothing outside of training
-        raise errors.NotImplemented(f"modules.json of {files.where} has a module {kind!r}; known here are {_KNOWN}")
+        raise errors.NotImplemented(f"modules.json of {files.where} has a module {kind!r:.60}; known here are {_KNOWN}")
 
 
-def _config(files: ModelFiles, path: str) -> dict[str, Any]:
+def _config(files: ModelFiles, path: str) -> Section:
     name = posixpath.join(path, "config.json")
     if name not in files.names:
         raise errors.NoSuchFile(f"modules.json of {files.where} names the folder {path!r}, which has no config.json")
@@ -120,8 +104,8 @@ def _read_transformer(layout: Layout, files: ModelFiles) -> None:
     for name in _TRANSFORMER_CONFIGS:
         if config := read_config(files, name):
             break
-    text = (config.get("processing_kwargs") or {}).get("text") or {}
-    layout.max_length = text.get("max_length", config.get("max_seq_length"))
-    layout.query_length = config.get("query_length")
-    layout.document_length = config.get("document_length")
-    layout.lower_case = bool(config.get("do_lower_case", False))
+    text = config.section("processing_kwargs").section("text")
+    layout.max_length = text.limit("max_length") or config.limit("max_seq_length")
+    layout.query_length = config.limit("query_length")
+    layout.document_length = config.limit("document_length")
+    layout.lower_case = config.flag("do_lower_case")

@@ -10,6 +10,7 @@ from typing import Any
 
 from sardonyx.log import Logger
 from sardonyx.models.folders import layout
+from sardonyx.models.folders.json_files import Section
 from sardonyx.models.folders.model_files import ModelFiles
 from sardonyx.models.folders.opening import open_files
 from sardonyx.models.part import Part
@@ -54,7 +55,7 @@ def open_model(
     return OpenedModel(files, settings.open(made.path(made.require(layout.MODEL))), folder)
 
 
-def read_config(files: ModelFiles, name: str) -> dict[str, Any]:
-    """A small JSON file of a model; an empty dictionary where there is no such file."""
+def read_config(files: ModelFiles, name: str) -> Section:
+    """A small JSON file of a model; an empty object where there is no such file."""
     found = files.find_name(name)
-    return {} if found is None else files.read_json(found)
+    return Section({}, name) if found is None else files.read_json(found)

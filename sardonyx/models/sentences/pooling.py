@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx import errors
+from sardonyx.models.folders.json_files import Section
 
 MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 # Of configs before version 5.4, a flag for each mode, in the order that several are put together.
@@ -28,15 +29,22 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 class Pooling:
     """One or several modes, whose vectors are put one behind the other.
 
-    With `include_prompt` false, the tokens of a prompt take no part. `errors.InvalidArgument` for an unknown mode.
+    With `include_prompt` false, the tokens of a prompt take no part. `errors.InvalidArgument` for an unknown mode, and
+    for none.
     """
 
     def __init__(self, modes: str | Sequence[str] = "mean", include_prompt: bool = True) -> None:
-        self.modes = (modes,) if isinstance(modes, str) else tuple(modes)
+        given = [modes] if isinstance(modes, str) else modes
+        if not isinstance(given, list | tuple) or not 0 < len(given) <= len(MODES):
+            raise errors.InvalidArgument(
+                f"A pooling is a mode, or a list of 1 to {len(MODES)} of them, and not {modes!r:.60}; modes are "
+                f"{', '.join(MODES)}"
+            )
+        self.modes = tuple(given)
         self.include_prompt = include_prompt
         for mode in self.modes:
             if mode not in MODES:
-                raise errors.InvalidArgument(f"There is no pooling {mode!r}; modes are {', '.join(MODES)}")
+                raise errors.InvalidArgument(f"There is no pooling {mode!r:.60}; modes are {', '.join(MODES)}")
 
     def __call__(self, states: Floats, mask: Mask, prompt_length: int = 0) -> Floats:
         """Vectors (texts, modes x size) of `states` (texts, tokens, size); `mask` is false at padding."""
@@ -71,9 +79,12 @@ class Pooling:
         return mean
 
 
-def of_config(config: dict[str, Any]) -> Pooling:
-    """The pooling of a module's `config.json`, old or new."""
+def of_config(config: Section) -> Pooling:
+    """The pooling of a module's `config.json`, old or new; `errors.Fail` for one that names no mode."""
     modes = config.get("pooling_mode")
     if modes is None:
-        modes = [mode for flag, mode in FLAGS.items() if config.get(flag)] or "mean"
-    return Pooling(modes, bool(config.get("include_prompt", True)))
+        modes = [mode for flag, mode in FLAGS.items() if config.flag(flag)] or "mean"
+    try:
+        return Pooling(modes, config.flag("include_prompt", True))
+    except errors.InvalidArgument as error:
+        raise errors.Fail(f"{config.where}: {error.message}") from None

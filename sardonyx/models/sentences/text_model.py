@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx import errors
+from sardonyx.models import devices, vocabulary
 from sardonyx.models.sentences.batching import batches
 from sardonyx.models.sentences.tokens import Text, TextTokenizer, Tokens, padded
 from sardonyx.runtime.threads.processors import default_threads
@@ -113,7 +114,10 @@ class TextModel:
         for name in self.part.inputs:
             if name.startswith(_CACHE_PREFIXES):
                 values[name] = self._empty_cache(name, len(ids))
-        output = self.part.run(values, [self.output])[self.output]
+        try:
+            output = self.part.run(values, [self.output])[self.output]
+        except errors.OnnxRuntimeError as error:
+            raise vocabulary.explained(error, values["input_ids"], self.tokenizer.model_config) from error
         return Batch(chosen + start, output[:count], mask[:count].astype(bool))
 
     def _empty_cache(self, name: str, texts: int) -> np.ndarray[Any, Any]:
@@ -123,20 +127,28 @@ class TextModel:
         return np.zeros(sizes, self.part.inputs[name])
 
 
-def check_texts(texts: Sequence[Any], culprit: str) -> None:
-    """`errors.InvalidArgument` for the first that is no text."""
+def listed(sentences: Any, culprit: str) -> list[Any]:
+    """Texts as a list; `errors.InvalidArgument` for what is no collection, and for the first that is no text."""
+    if not isinstance(sentences, Iterable):
+        raise errors.InvalidArgument(f"{culprit} is a text or a list of texts, and not of type {_kind(sentences)}")
+    texts = list(sentences)
     for at, text in enumerate(texts):
         if not isinstance(text, str):
-            raise errors.InvalidArgument(f"{culprit}[{at}] is no text, but of type {type(text).__name__}")
+            raise errors.InvalidArgument(f"{culprit}[{at}] is no text, but of type {_kind(text)}")
+    return texts
 
 
-def check_batch_size(batch_size: int | None) -> None:
-    """`errors.InvalidArgument` for what is no number of texts."""
-    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-        raise errors.InvalidArgument(f"batch_size is a number of texts or None, and not {batch_size!r}")
+def _kind(value: object) -> str:
+    return type(value).__name__
+
+
+def check_count(value: object, name: str, what: str) -> None:
+    """`errors.InvalidArgument` for what is neither None nor a whole number above 0; `what` is counted."""
+    if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < 1):
+        raise errors.InvalidArgument(f"{name} is a number of {what}, 1 or more, or None, and not {value!r}")
 
 
 def check_device(device: Any) -> None:
     """`errors.InvalidArgument` for a device that models do not run on."""
-    if device is not None and str(device) != "cpu":
-        raise errors.InvalidArgument(f"Texts are encoded on the device 'cpu', and not on {device!r}")
+    if device is not None:
+        devices.check_device(device)

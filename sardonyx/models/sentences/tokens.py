@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx import errors
+from sardonyx.models.folders.json_files import Section
 from sardonyx.models.folders.model_files import ModelFiles
 from sardonyx.models.requirements import installed, require
 from sardonyx.models.sentences.opening import read_config
@@ -19,8 +20,7 @@ Text = str | tuple[str, str]
 
 # Models whose positions begin behind the padding token's id: they have fewer than their tables have rows.
 _SHIFTED_POSITIONS = frozenset({"camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl", "xmod", "ibert"})
-# transformers writes such a number where a tokenizer has no limit.
-_NO_LIMIT = 10**9
+_MOST_TOKENS = 1 << 31
 
 
 @dataclass
@@ -38,32 +38,37 @@ class Tokens:
 class TextTokenizer:
     """A model's tokenizer. `max_length` is the number of tokens that texts are cut to, or None.
 
-    `on_left` says whether padding stands before the tokens; `pad_id` is what it consists of.
+    `on_left` says whether padding stands before the tokens; `pad_id` is what it consists of. `model_config` is what
+    ``config.json`` says of the model.
     """
 
     def __init__(self, files: ModelFiles, max_length: int | None = None, lower_case: bool = False) -> None:
         self._source = _tokenizer(files)
         config = read_config(files, "tokenizer_config.json")
-        model = read_config(files, "config.json")
+        model = self.model_config = read_config(files, "config.json")
         if lower_case:
             _add_lower_case(self._source)
         padding = self._source.padding or {}
         truncation = self._source.truncation or {}
         self.pad_id = _pad_id(self._source, config, model, padding)
-        self.on_left = (config.get("padding_side") or padding.get("direction", "right")) == "left"
-        self._side = config.get("truncation_side") or truncation.get("direction", "right")
+        self.on_left = _side(config, "padding_side", padding) == "left"
+        self._side = _side(config, "truncation_side", truncation)
         self._source.no_padding()
         self._source.no_truncation()
         self._special = {
             id_ for id_, token in self._source.get_added_tokens_decoder().items() if getattr(token, "special", False)
         }
         self._cut: dict[int, Any] = {}
-        asked = config.get("model_max_length") if max_length is None else max_length
-        self.max_length = _smallest(asked, _positions(model))
+        asked = config.limit("model_max_length") if max_length is None else max_length
+        self.max_length = min((one for one in (asked, _positions(model)) if one is not None), default=None)
 
     def encode(self, texts: Sequence[Text], max_length: int | None = None, types: bool = False) -> Tokens:
         """The tokens of texts or pairs, cut to `max_length` or to the tokenizer's; `types` are asked for separately."""
-        encoded = self._of_length(max_length or self.max_length).encode_batch_fast(texts)
+        tokenizer = self._of_length(max_length or self.max_length)
+        try:
+            encoded = tokenizer.encode_batch_fast(texts)
+        except (TypeError, UnicodeError):  # the package says so of half a character that Python's texts may have
+            raise _unspeakable(texts) from None
         return Tokens([one.ids for one in encoded], [one.type_ids for one in encoded] if types else None)
 
     def prompt_length(self, prompt: str, max_length: int | None = None) -> int:
@@ -122,22 +127,34 @@ def _add_lower_case(tokenizer: Any) -> None:
     tokenizer.normalizer = lower if before is None else normalizers.Sequence([lower, before])
 
 
-def _pad_id(tokenizer: Any, config: dict[str, Any], model: dict[str, Any], padding: dict[str, Any]) -> int:
+def _side(config: Section, name: str, said: dict[str, Any]) -> str:
+    side = config.text(name) or str(said.get("direction", "right"))
+    if side not in ("left", "right"):
+        raise errors.Fail(f"{name} of {config.where} is {side!r:.60}; expected 'left' or 'right'")
+    return side
+
+
+def _pad_id(tokenizer: Any, config: Section, model: Section, padding: dict[str, Any]) -> int:
     token = config.get("pad_token")
-    content = token.get("content") if isinstance(token, dict) else token
+    content = config.section("pad_token").text("content") if isinstance(token, dict) else config.text("pad_token")
     found = tokenizer.token_to_id(content) if content else None
     if found is None:
         found = padding.get("pad_id", model.get("pad_token_id"))
-    return found if isinstance(found, int) else 0
+    return found if isinstance(found, int) and 0 <= found < _MOST_TOKENS else 0
 
 
-def _positions(model: dict[str, Any]) -> int | None:
-    count = model.get("max_position_embeddings")
-    if isinstance(count, int) and model.get("model_type") in _SHIFTED_POSITIONS:
-        return count - int(model.get("pad_token_id") or 0) - 1
+def _positions(model: Section) -> int | None:
+    count = model.limit("max_position_embeddings")
+    if count is not None and (model.text("model_type") or "") in _SHIFTED_POSITIONS:
+        return max(count - (model.whole("pad_token_id") or 0) - 1, 1)
     return count
 
 
-def _smallest(*limits: Any) -> int | None:
-    found = [int(one) for one in limits if isinstance(one, int | float) and 0 < one < _NO_LIMIT]
-    return min(found, default=None)
+def _unspeakable(texts: Sequence[Text]) -> errors.InvalidArgument:
+    """The error for the first text that is none in Unicode."""
+    for at, text in enumerate(texts):
+        try:
+            "".join(text).encode()
+        except UnicodeEncodeError as error:
+            return errors.InvalidArgument(f"The text {at} of a batch cannot be written in Unicode: {error}")
+    return errors.InvalidArgument("The tokenizer does not take these texts")

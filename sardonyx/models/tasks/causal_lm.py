@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from sardonyx import errors
-from sardonyx.models.arrays import Array, as_numpy, as_tensor, is_tensor
+from sardonyx.models import vocabulary
+from sardonyx.models.arrays import Array, arrayed, as_numpy, as_tensor, is_tensor
 from sardonyx.models.auto_classes import AutoClass
 from sardonyx.models.base import refuse_unknown
 from sardonyx.models.folders import layout
 from sardonyx.models.folders.decoders import decoder_name
-from sardonyx.models.generation import signature
+from sardonyx.models.generation import model_facts, signature
 from sardonyx.models.generation.decoder import Decoder
 from sardonyx.models.generation.signature import Signature
 from sardonyx.models.requirements import installed
@@ -106,6 +107,9 @@ class ORTModelForCausalLM(Generating):
         """
         part = self._main
         self._refuse_what_is_not_there(kwargs)
+        input_ids = arrayed(input_ids, "input_ids")
+        attention_mask = arrayed(attention_mask, "attention_mask")
+        position_ids = arrayed(position_ids, "position_ids")
         tokens = input_ids if input_ids is not None else kwargs.get("inputs_embeds")
         if tokens is None:
             raise errors.InvalidArgument("forward needs input_ids, of the shape (batch, length)")
@@ -115,6 +119,13 @@ class ORTModelForCausalLM(Generating):
         past = key_values(cache if cache is not None else past_key_values)
         batch, length = int(tokens.shape[0]), int(tokens.shape[1])
         earlier = past.get_seq_length() if past is not None else 0
+
+        self._check_shapes(batch, earlier, length, attention_mask, position_ids)
+        if past is not None and len(past.flat()) != len(self.key_value_input_names):
+            raise errors.InvalidArgument(
+                f"past_key_values has {len(past.flat())} arrays, and the model takes "
+                f"{len(self.key_value_input_names)}: pass what an earlier call gave"
+            )
 
         values: dict[str, Any] = {name: value for name, value in kwargs.items() if name in part.inputs}
         values["input_ids"] = input_ids
@@ -136,12 +147,29 @@ class ORTModelForCausalLM(Generating):
             values |= dict(zip(self.key_value_input_names, past.flat(), strict=True))
 
         wanted = ["logits", *(self.key_value_output_names if keeps else ())]
-        results = part.run(values, wanted)
+        try:
+            results = part.run(values, wanted)
+        except errors.OnnxRuntimeError as error:
+            raise vocabulary.explained(error, input_ids, self.config, earlier) from error
         logits = results["logits"]
         if logits_to_keep and logits.shape[1] > logits_to_keep:
             logits = logits[:, -logits_to_keep:]
         given = caches_of.by_layer(self._caches, results, earlier + length, past) if keeps else None
         return output("CausalLMOutputWithPast", return_dict, given, logits=logits)
+
+    def _check_shapes(self, batch: int, earlier: int, length: int, mask: Array | None, positions: Array | None) -> None:
+        """InvalidArgument for a mask or positions that are not of these tokens."""
+        whole = (batch, earlier + length)
+        fitting = (whole, (batch, length)) if self._masks_new else (whole,)
+        if mask is not None and tuple(mask.shape) not in fitting:
+            raise errors.InvalidArgument(
+                f"attention_mask has the shape {list(mask.shape)}: expected {list(whole)}, which is (batch, earlier "
+                "positions + length)"
+            )
+        if positions is not None and (not positions.ndim or positions.shape[-1] != length):
+            raise errors.InvalidArgument(
+                f"position_ids has the shape {list(positions.shape)}: expected {[batch, length]}, as of input_ids"
+            )
 
     @property
     def steps(self) -> Decoder:
@@ -163,6 +191,17 @@ class ORTModelForCausalLM(Generating):
     def _why_not(self, call: own_loop.Call) -> str | None:
         others = [name for name in self._main.inputs if name not in _KNOWN and name not in self.key_value_input_names]
         return f"the model's inputs {', '.join(others)}" if others else None
+
+    def _require_positions(self, call: own_loop.Call) -> None:
+        ids, positions = call.values.get("input_ids"), model_facts.number(self.config, model_facts.POSITIONS)
+        if ids is None:
+            return
+        self._check_ids(ids, self.vocabulary, "input_ids")
+        length = as_numpy(ids, "input_ids").shape[1]
+        if positions is not None and length > positions:
+            raise errors.InvalidArgument(
+                f"A prompt of {length} tokens needs as many positions; the model has {positions}. Shorten the prompt"
+            )
 
     def _own(self, call: own_loop.Call) -> Array:
         ids = call.values.get("input_ids")

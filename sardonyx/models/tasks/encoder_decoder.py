@@ -82,6 +82,11 @@ class ORTDecoder:
         self.config = config
         self.part = first
         self.with_past = with_past if with_past is not None else first
+        if "logits" not in first.outputs:
+            raise errors.InvalidArgument(
+                f"The decoder {first.path} gives no logits, but {', '.join(first.outputs)}: it is the file of another "
+                "part"
+            )
         self.caches = caches_of.cache_names(self.with_past)
         self.is_merged = "use_cache_branch" in first.inputs
         self._given = [one.output or "" for one in caches_of.given_names(first)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from sardonyx import errors
 from sardonyx.models.arrays import Array, as_numpy, as_tensor, is_tensor
-from sardonyx.models.base import ORTModel
+from sardonyx.models.base import LOG, ORTModel
 from sardonyx.models.requirements import installed, require
 from sardonyx.models.tasks import own_loop
 from sardonyx.models.tasks.key_values import KeyValues, key_values
@@ -49,6 +49,7 @@ class Generating(ORTModel, _mixin()):  # type: ignore[misc]
         """As of `ORTModel`; `settings` are those of the sessions, by which our own loop opens further ones."""
         super().__init__(**kwargs)
         self._settings = settings
+        self._warned_of_types = False
         if generation_config is None and self.config is not None:
             generation_config = require("transformers", "Generation").GenerationConfig.from_model_config(self.config)
         self.generation_config = generation_config
@@ -97,11 +98,17 @@ class Generating(ORTModel, _mixin()):  # type: ignore[misc]
         which reason. `errors.InvalidArgument` for a prompt without tokens or with such as the model has not, and for
         more tokens than it has positions.
         """
+        if kwargs.get("token_type_ids") is not None and not any(
+            "token_type_ids" in p.inputs for p in self.parts.values()
+        ):
+            kwargs = {name: value for name, value in kwargs.items() if name != "token_type_ids"}
+            self._warn_of_types()
         call = own_loop.Call(self, {"inputs": inputs, "generation_config": generation_config, **kwargs})
         reason = call.reason or self._why_not(call)
         if reason is None:
             return self._own(call)
         own_loop.tell(self, reason)
+        self._require_positions(call)
         if not installed("torch"):
             raise errors.NotImplemented(f"{reason}: that is transformers' to do, which needs torch: pip install torch")
         given = [inputs, *kwargs.values()]
@@ -109,6 +116,22 @@ class Generating(ORTModel, _mixin()):  # type: ignore[misc]
         inputs, kwargs = _tensors(inputs), {name: _tensors(value) for name, value in kwargs.items()}
         found = super().generate(inputs, generation_config, **kwargs)
         return as_numpy(found) if as_arrays and is_tensor(found) else found
+
+    def _warn_of_types(self) -> None:
+        """Say once that types of tokens, which some tokenizers give unasked, go nowhere."""
+        if not self._warned_of_types:
+            self._warned_of_types = True
+            LOG.warning(f"{type(self).__name__} has no input token_type_ids: it is left out", "generate")
+
+    def _require_positions(self, call: own_loop.Call) -> None:
+        """InvalidArgument for a prompt without tokens, and for more tokens than the model has positions."""
+
+    def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
+        """transformers' own; InvalidArgument for arguments that nothing takes."""
+        try:
+            super()._validate_model_kwargs(model_kwargs)
+        except ValueError as error:
+            raise errors.InvalidArgument(f"{type(self).__name__}.generate: {error}") from None
 
     def _why_not(self, call: own_loop.Call) -> str | None:
         """Why our loop cannot do a call whose settings it knows; None where it can."""
@@ -153,6 +176,8 @@ class Generating(ORTModel, _mixin()):  # type: ignore[misc]
     def _check_ids(self, ids: Array, vocabulary: int | None, what: str) -> None:
         """InvalidArgument for ids that are not (batch, length), for none at all, and for such as the model has not."""
         array = as_numpy(ids, what)
+        if array.dtype.kind not in "iu":
+            raise errors.InvalidArgument(f"{what} must be whole numbers, not {array.dtype}")
         if array.ndim != 2 or not array.size:
             raise errors.InvalidArgument(
                 f"{what} has the shape {list(array.shape)}: expected (batch, length), with one token or more"
@@ -209,16 +234,19 @@ class Generation:
     def config(self, files: ModelFiles, config: Any) -> Any:
         """The generation config of a model: the one given, the folder's, or one with what its config says."""
         transformers = require("transformers", "Generation")
+        given = self.generation_config
+        if given is not None and not isinstance(given, transformers.GenerationConfig):
+            raise errors.InvalidArgument(f"generation_config is transformers' GenerationConfig, and not {given!r:.60}")
         config.use_cache = self.use_cache
-        found = copy.deepcopy(self.generation_config)
+        found = copy.deepcopy(given)
         if found is None:
             name = files.find_name(GENERATION_CONFIG)
             if name is None:
                 found = transformers.GenerationConfig.from_model_config(config)
             else:
                 try:
-                    found = transformers.GenerationConfig.from_dict(files.read_json(name))
-                except (ValueError, TypeError) as error:
+                    found = transformers.GenerationConfig.from_dict(dict(files.read_json(name)))
+                except (ValueError, TypeError, AttributeError) as error:
                     raise errors.Fail(f"{name} of {files.where} is no generation config: {error}") from error
         found._from_model_config = False  # whatever wrote it: the model's config says nothing of generation here
         found.use_cache = self.use_cache

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sardonyx import errors
-from sardonyx.models.arrays import Array, as_numpy
+from sardonyx.models import vocabulary
+from sardonyx.models.arrays import Array, arrayed
 from sardonyx.models.base import LOG, ORTModel
 from sardonyx.models.outputs import model_output
 
@@ -53,11 +54,14 @@ class OnePass(ORTModel):
                 f"{', '.join(self._main.inputs)}",
                 "forward",
             )
-        values = {name: _arrayed(value, name) for name, value in {**others, **given}.items()}
+        values = {name: arrayed(value, name) for name, value in {**others, **given}.items()}
         for name in self._main.inputs:
             if values.get(name) is None:
                 values[name] = _filled(name, values)
-        results = self._named(self._main.run(values))
+        try:
+            results = self._named(self._main.run(values))
+        except errors.OnnxRuntimeError as error:
+            raise vocabulary.explained(error, values.get("input_ids"), self.config) from error
         if return_dict is False:
             return tuple(results.values())
         return model_output(self.output_class, results)
@@ -81,11 +85,6 @@ class OnePass(ORTModel):
                 "ORTModelForCustomTasks, which gives the outputs as they are"
             )
         return {name: results[name] for name in dict.fromkeys((*self.result_names, *results))}
-
-
-def _arrayed(value: Any, name: str) -> Array | None:
-    """A value as an array, unless it is a tensor or none is given."""
-    return value if value is None or hasattr(value, "shape") else as_numpy(value, name)
 
 
 def _filled(name: str, values: Mapping[str, Array]) -> Array | None:

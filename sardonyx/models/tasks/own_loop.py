@@ -92,13 +92,19 @@ def _changes(config: Any, length: Any) -> dict[str, Any]:
 
 
 def prepared(model: Any, generation_config: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The generation config of a call, and the arguments that are none of its settings."""
+    """The generation config of a call, and the arguments that are none of its settings.
+
+    `errors.InvalidArgument` for settings that transformers refuses.
+    """
     prepare = getattr(model, "_prepare_generation_config", None)
-    if prepare is not None:
-        found: tuple[Any, dict[str, Any]] = prepare(generation_config, **given)
-        return found
-    config = copy.deepcopy(generation_config if generation_config is not None else model.generation_config)
-    return config, config.update(**given)
+    try:
+        if prepare is not None:
+            found: tuple[Any, dict[str, Any]] = prepare(generation_config, **given)
+            return found
+        config = copy.deepcopy(generation_config if generation_config is not None else model.generation_config)
+        return config, config.update(**given)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise errors.InvalidArgument(f"The settings of this generation cannot be taken: {error}") from error
 
 
 def tell(model: Any, reason: str) -> None:

@@ -170,7 +170,7 @@ def test_nothing_and_what_is_no_text(tmp_path: Path) -> None:
         encoder.encode(["a", 3])  # type: ignore[list-item]
     for options, message in (
         ({"batch_size": 0}, "batch_size is a number of texts"),
-        ({"device": "cuda"}, "on the device 'cpu'"),
+        ({"device": "cuda"}, "The device cuda is not there"),
         ({"precision": "int4"}, "no precision 'int4'"),
         ({"output_value": "all"}, "output_value is"),
     ):
@@ -189,7 +189,7 @@ def test_folders_that_are_not_whole(tmp_path: Path) -> None:
     with pytest.raises(errors.Fail, match="no whole tokenizer"):
         SentenceEncoder(folder)
     folder = small.write(tmp_path / "c", {"pooling_mode": "median"})
-    with pytest.raises(errors.InvalidArgument, match="no pooling 'median'; modes are cls"):
+    with pytest.raises(errors.Fail, match=r"1_Pooling/config\.json: There is no pooling 'median'; modes are cls"):
         SentenceEncoder(folder)
     folder = small.write(tmp_path / "d", more=[("Dense", "2_Dense")])
     (folder / "2_Dense").mkdir()

@@ -46,7 +46,7 @@ ALLOWED = {
     "ops/framework/registrations.py": "sources of this package",
     "providers/entry_points.py": "metadata of installed packages",
     "cli/streams.py": "the null device",
-    "models/export/staging.py": "moves files that it has made",
+    "models/folders/staging.py": "moves files that it has made",
     "cli/run.py": "np.save to an open file",
     "cli/model_inputs.py": "np.load of an open file",
     "quantization/calibration/readers.py": "np.load of an open file",

@@ -1,13 +1,15 @@
-"""A folder gets all files of an export, or none."""
+"""A folder gets all files of a model, or none."""
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from sardonyx import errors
-from sardonyx.models.export.staging import publish, staged
+from sardonyx.models.folders.staging import final_place, publish, publish_all, staged
 
 
 def test_files_come_when_all_are_whole(tmp_path: Path) -> None:
@@ -50,3 +52,36 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(errors.Fail, match=r"model.onnx cannot be written"):
         _write(tmp_path, "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "model.onnx"]
+
+
+def test_interruptions_wait_until_all_files_are_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["config.json", "model.onnx", "model.onnx_data"]
+    for name in names:
+        (tmp_path / name).write_text("old")
+    order = []
+    real = os.replace
+
+    def interrupted(source: Path, target: Path) -> None:
+        order.append(Path(target).name)
+        os.kill(os.getpid(), signal.SIGINT)
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+
+    def save() -> None:
+        with staged(tmp_path) as stage:
+            for name in names:
+                (stage / name).write_text("new")
+            publish_all(stage, tmp_path)
+
+    with pytest.raises(KeyboardInterrupt):
+        save()
+    assert order == ["model.onnx_data", "model.onnx", "config.json"]
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(names, "new")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_final_places(tmp_path: Path) -> None:
+    with staged(tmp_path) as stage:
+        assert final_place(stage / "onnx" / "model.onnx") == tmp_path.resolve() / "onnx" / "model.onnx"
+    assert final_place(tmp_path / "model.onnx") == tmp_path / "model.onnx"
