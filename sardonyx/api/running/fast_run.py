@@ -102,33 +102,39 @@ class ShortWay(ABC):
         self,
         call: FastCall,
         feeds: Mapping[str, Array],
-        results: Mapping[str, Array],
+        results: Mapping[str, Array | None],
         in_place: Collection[tuple[str, str]],
         *,
         once: bool = False,
-    ) -> None:
+    ) -> list[Array]:
         """Let `call` run on this memory, which its owner keeps; it stays closed where the memory does not fit.
 
-        `results` is the memory of all outputs in their order. One may be that of an input where the two are a pair of
+        `results` is the memory of all outputs in their order, None for one that nobody wants: memory for it is made and
+        given back, for the owner to keep as well. Memory may be that of an input where the two are a pair of
         `in_place`: elsewhere a step might read what another one has written over. Where contents of inputs decide what
         is done, `call` serves the run that comes next, and no other: nobody would see that they have changed.
         """
         arrays = [feeds[name] for name in self.inputs]
         ready = self._served(call, arrays)
         if ready is None or len(results) != len(ready.outputs) or any(form.axis >= 0 for form in ready.outputs):
-            return
+            return []
         if ready.deciding and not once:
-            return
-        for form, array in zip(ready.outputs, results.values(), strict=True):
+            return []
+        targets = {
+            name: np.empty(form.shape, form.dtype) if array is None else array
+            for form, (name, array) in zip(ready.outputs, results.items(), strict=True)
+        }
+        for form, array in zip(ready.outputs, targets.values(), strict=True):
             if not (_is_plain(array, form.dtype) and array.shape == form.shape and array.flags.writeable):
-                return
-        if not _are_apart(dict(zip(self.inputs, arrays, strict=True)), results, in_place):
-            return
+                return []
+        if not _are_apart(dict(zip(self.inputs, arrays, strict=True)), targets, in_place):
+            return []
         addresses = list(ready.addresses)
         addresses[: len(arrays)] = [array.ctypes.data for array in arrays]
-        for form, array in zip(ready.outputs, results.values(), strict=True):
+        for form, array in zip(ready.outputs, targets.values(), strict=True):
             addresses[form.external] = array.ctypes.data
         self._prepare(call, ready, (), (), addresses)
+        return [targets[name] for name, array in results.items() if array is None]
 
     def _served(self, call: FastCall, arrays: Sequence[Array]) -> _Ready | None:
         """What `_ready` gives, if native code makes every output as callers see it."""

@@ -37,6 +37,7 @@ class SessionIOBinding:
         self._outputs: dict[str, CoreValue] = {}
         self._bound: set[str] = set()  # outputs whose memory the caller gave: their shape is the caller's word
         self._results = OrtValueVector()
+        self._spare: list[Array] = []  # memory of outputs that are not bound, as native code makes them all
         self._fast = None if session.short_way is None else session.short_way.fast_call()
 
     @property
@@ -159,20 +160,24 @@ class SessionIOBinding:
 
     def _prepare_fast(self, feeds: Mapping[str, Any], *, once: bool = False) -> None:
         """Let the next run write straight into the bound memory, where what is bound allows that; with `once`, also
-        where contents decide, for the next run alone."""
+        where contents decide, for the next run alone, and where outputs are not bound, which are then made for nobody.
+        """
         one = self._session.short_way
         assert one is not None
         assert self._fast is not None
-        arrays = {name: self._outputs[name].raw for name in self._session.output_names if name in self._outputs}
-        whole = set(feeds) == set(one.inputs) and len(arrays) == len(self._session.output_names)
+        names = self._session.output_names
+        arrays = {name: self._outputs[name].raw if name in self._outputs else None for name in names}
+        whole = set(feeds) == set(one.inputs) and all(value.raw is not None for value in self._outputs.values())
+        whole = whole and (once or len(self._outputs) == len(names))
         if whole and not self._session.contradicts(feeds):
             with contextlib.suppress(MemoryLimitError), self._session.within_limit():  # the long way needs less
-                one.prepare_bound(self._fast, feeds, arrays, self._session.in_place, once=once)
+                self._spare = one.prepare_bound(self._fast, feeds, arrays, self._session.in_place, once=once)
 
     def _changed(self) -> None:
         """What is bound is not what the last run was on."""
         if self._fast is not None:
             self._fast.close()
+        self._spare = []
 
     def _bind_output(self, name: str, value: CoreValue, *, bound: bool) -> None:
         self._changed()
