@@ -7,7 +7,7 @@ They are computed in float64 and rounded once. Or as they are, for `winograd_tap
 
 from __future__ import annotations
 
-from sardonyx.compiler.arguments import Read, Record, Size, Write, kernel
+from sardonyx.compiler.arguments import Read, Record, Write, kernel, sizes
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES, TAPS
 from sardonyx.compiler.llvm.types import F32, F64, I64
@@ -28,10 +28,7 @@ class FiltersSpec:
 class Arguments(Record):
     source = Read(F32)  # filters [filters, channels, 3, 3]
     packed = Write(F32)
-    filters = Size()
-    channels = Size()
-    block = Size()
-    blocks = Size()
+    filters, channels, block, blocks = sizes(4)
 
 
 @kernel(Arguments)
