@@ -92,6 +92,11 @@ class Size(Field["Value"]):
         return inside.word(at)
 
 
+def sizes(count: int) -> tuple[Size, ...]:
+    """Several sizes, for names on one line: ``rows, columns = sizes(2)``."""
+    return tuple(Size() for _ in range(count))
+
+
 class Float(Field["Value"]):
     """A float, as float64 in memory and of this type in the code."""
 

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from sardonyx.compiler.bound_step import Array, ComputedConstant
-from sardonyx.compiler.llvm.kernels.convolution.scaled_filters import ScaleSpec, emit_scaled_filters
+from sardonyx.compiler.kernels.convolution.scaled_filters import ScaleSpec, emit_scaled_filters
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.shared_constants import ConstantShares
 from sardonyx.graph.computed_tensor import ComputedTensor, JoinedTensor, ScaledTensor

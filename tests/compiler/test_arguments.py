@@ -20,8 +20,10 @@ from sardonyx.compiler.arguments import (
     Table,
     Update,
     When,
+    Words,
     Write,
     kernel,
+    sizes,
 )
 from sardonyx.compiler.binding import Address, Binder, Buffer, float_word, row_major
 from sardonyx.compiler.bound_step import Shifted, Tensor
@@ -172,3 +174,17 @@ def emit_anew(k: Function, a: Pair, spec: tuple[()]) -> None:
 
 def test_a_field_that_is_not_kept_is_loaded_wherever_it_is_read() -> None:
     assert emit_anew(host_target(), ()).count("load i64") == 4
+
+
+class Matrix(Record):
+    data = Read(F32)
+    rows, columns = sizes(2)
+    step = Size()
+
+
+def test_sizes_on_one_line_are_fields_in_order() -> None:
+    assert [field.name for field in Matrix.fields] == ["data", "rows", "columns", "step"]
+    values = {"data": None, "rows": 1, "columns": 2, "step": 3}
+    words = Words()
+    Matrix(**values).add_to(words, ())
+    assert words.flat == [0, 1, 2, 3]

@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from sardonyx.compiler.arguments import Read, Record, Rest, Several, Size, Write, kernel
+from sardonyx.compiler.arguments import Read, Record, Rest, Several, Size, Write, kernel, sizes
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.llvm.builder import Function, Value
 from sardonyx.compiler.llvm.expression import STRANDS, emit_abreast, emit_node, emit_working, supported
@@ -69,8 +69,7 @@ class PointwiseSpec:
 class Arguments(Record):
     inputs = Several(Read(), lambda spec: len(spec.inputs))
     outputs = Several(Write(), lambda spec: len(spec.body.roots))
-    items = Size()
-    per_chunk = Size()
+    items, per_chunk = sizes(2)
     row = Size()  # elements
     piece = Size()  # elements
     shrink = Size()  # elements that a row loses from one item to the next

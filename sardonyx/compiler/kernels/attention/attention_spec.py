@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sardonyx.compiler.arguments import Float, Group, Read, Record, Several, Size, When, Write
+from sardonyx.compiler.arguments import Float, Group, Read, Record, Several, When, Write, sizes
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS, Product
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 from sardonyx.compiler.llvm.target import Target
@@ -96,31 +96,22 @@ class AppendArguments(Record):
     """Where keys and values come from that are appended to a cache on the way; the rows of the past are contiguous. Of
     caches that have more than `near` bytes, nothing would be left in the processor's own when it is read again."""
 
-    past_rows = Size()
-    near = Size()
+    past_rows, near = sizes(2)
     past_key = Read()
-    past_key_batch = Size()
-    past_key_head = Size()
+    past_key_batch, past_key_head = sizes(2)
     new_key = Read()
-    new_key_batch = Size()
-    new_key_row = Size()
-    new_key_head = Size()
+    new_key_batch, new_key_row, new_key_head = sizes(3)
     past_value = Read()
-    past_value_batch = Size()
-    past_value_head = Size()
+    past_value_batch, past_value_head = sizes(2)
     new_value = Read()
-    new_value_batch = Size()
-    new_value_row = Size()
-    new_value_head = Size()
+    new_value_batch, new_value_row, new_value_head = sizes(3)
 
 
 class BiasArguments(Record):
     """A row for each query. `bias_masked` is what a truth value or a number <= 0 of a mask adds."""
 
     bias = Read()
-    bias_batch = Size()
-    bias_head = Size()
-    bias_row = Size()
+    bias_batch, bias_head, bias_row = sizes(3)
     bias_masked = Float()
 
 
@@ -130,43 +121,20 @@ class AttentionArguments(Record):
     appends gives the addresses of `key` and `value`, which it writes."""
 
     query = Read()
-    query_batch = Size()
-    query_row = Size()
-    query_head = Size()
+    query_batch, query_row, query_head = sizes(3)
     key = Read()
-    key_batch = Size()
-    key_row = Size()
-    key_head = Size()
+    key_batch, key_row, key_head = sizes(3)
     value = Read()
-    value_batch = Size()
-    value_row = Size()
-    value_head = Size()
+    value_batch, value_row, value_head = sizes(3)
     output = Write()
-    output_batch = Size()
-    output_row = Size()
-    output_head = Size()
-    queries = Size()
-    keys = Size()
-    group_heads = Size()
-    key_heads = Size()
-    groups = Size()
-    group_rows = Size()
+    output_batch, output_row, output_head, queries, keys, group_heads, key_heads, groups, group_rows = sizes(9)
     scale = Float()
     softcap = Float()
-    left = Size()
-    right = Size()
-    offset = Size()
+    left, right, offset = sizes(3)
     lengths = Read()
-    length_add = Size()
-    from_end = Size()
+    length_add, from_end = sizes(2)
     sink = Read()
-    keep = Size()
-    room = Size()
-    state_at = Size()
-    accumulators_at = Size()
-    keys_at = Size()
-    values_at = Size()
-    columns_at = Size()
+    keep, room, state_at, accumulators_at, keys_at, values_at, columns_at = sizes(7)
     append = When(Group(AppendArguments), lambda spec: spec.appends)
     biases = Several(Group(BiasArguments), lambda spec: len(spec.biases))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sardonyx.compiler.arguments import ErrorSlot, Read, Record, Size, Write, kernel
+from sardonyx.compiler.arguments import ErrorSlot, Read, Record, Size, Write, kernel, sizes
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.builder import Function
@@ -33,8 +33,7 @@ class Arguments(Record):
     firsts = Read(I64)  # the first place of each batch entry
     error = ErrorSlot()
     items = Size()  # rows of the update
-    per_chunk = Size()
-    row_bytes = Size()
+    per_chunk, row_bytes = sizes(2)
     length = Size()  # of the update
     room = Size()  # of the cache
     sequences = Size()  # of a batch entry

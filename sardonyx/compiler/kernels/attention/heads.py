@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sardonyx.compiler.arguments import ErrorSlot, Read, Record, Size, Write, kernel
+from sardonyx.compiler.arguments import ErrorSlot, Read, Record, Size, Write, kernel, sizes
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.bound_step import Shifted
 from sardonyx.compiler.kernels.attention.attention_call import Heads
@@ -52,17 +52,9 @@ def note_fault(k: Function, fault: Value, condition: Value, number: Value) -> No
 
 class TurnArguments(Record):
     source = Read()
-    source_batch = Size()
-    source_row = Size()
-    source_head = Size()
+    source_batch, source_row, source_head = sizes(3)
     target = Write()
-    target_batch = Size()
-    target_row = Size()
-    target_head = Size()
-    batch = Size()
-    rows = Size()
-    heads = Size()
-    size = Size()
+    target_batch, target_row, target_head, batch, rows, heads, size = sizes(7)
     items = Size()  # rows of all entries
     per_chunk = Size()
     bias = Read()
@@ -71,13 +63,9 @@ class TurnArguments(Record):
     half = Size()
     angles = Size()  # rows of the caches
     positions = Read()
-    position_batch = Size()
-    position_row = Size()
+    position_batch, position_row = sizes(2)
     lengths = Read()
-    length_add = Size()
-    length_back = Size()
-    last_start = Size()
-    moves = Size()
+    length_add, length_back, last_start, moves = sizes(4)
     fault = ErrorSlot()
 
 
@@ -176,21 +164,11 @@ class _Turn:
 
 class CarryArguments(Record):
     past = Read()
-    past_batch = Size()
-    past_head = Size()
+    past_batch, past_head = sizes(2)
     present = Write()
-    present_batch = Size()
-    present_head = Size()
-    present_rows = Size()
-    heads = Size()
-    row_bytes = Size()
-    new_rows = Size()
+    present_batch, present_head, present_rows, heads, row_bytes, new_rows = sizes(6)
     lengths = Read(dtype_type)
-    length_add = Size()
-    length_back = Size()
-    last_start = Size()
-    least = Size()
-    most = Size()
+    length_add, length_back, last_start, least, most = sizes(5)
     fault = ErrorSlot()
 
 

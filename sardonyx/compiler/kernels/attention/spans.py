@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.compiler.arguments import Read, Record, Size, Write, kernel
+from sardonyx.compiler.arguments import Read, Record, Write, kernel, sizes
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.llvm.builder import Function
 from sardonyx.compiler.llvm.types import BOOL, I32, I64, dtype_type
@@ -14,9 +14,7 @@ from sardonyx.compiler.native.movement.copy import contiguous
 class Arguments(Record):
     spans = Read(dtype_type)  # the ends, then maybe the starts
     keep = Write(BOOL)
-    batch = Size()
-    keys = Size()
-    has_starts = Size()
+    batch, keys, has_starts = sizes(3)
 
 
 @kernel(Arguments)

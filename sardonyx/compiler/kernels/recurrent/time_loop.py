@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sardonyx.compiler.arguments import ErrorSlot, Read, Record, Size, Update, kernel
+from sardonyx.compiler.arguments import ErrorSlot, Read, Record, Size, Update, kernel, sizes
 from sardonyx.compiler.kernels.recurrent.quantized_states import WORD, Quantization, quantize_state, real_sums
 from sardonyx.compiler.kernels.recurrent.seats import Turns, take_strands, take_turns
 from sardonyx.compiler.kernels.recurrent.unit_rows import BLOCK_VECTORS, block_units, half_of, write_units
@@ -77,20 +77,13 @@ class Arguments(Record):
     blocks = Size()  # of a turn
     turns = Size()  # stages of all time steps
     rounds = Size()  # sets of strands that have their turns one after the other
-    steps = Size()
-    batch = Size()
-    hidden = Size()
+    steps, batch, hidden = sizes(3)
     row = Size()  # elements between rows of units, whole vectors
     unit_blocks = Size()  # blocks of units; a direction has them for every group of rows
     directions = Size()
     group = Size()  # rows of the batch in a block
     backwards = Size()  # 1 where the first direction runs backwards
-    projected_direction = Size()
-    projected_time = Size()
-    projected_batch = Size()
-    result_direction = Size()
-    result_time = Size()
-    result_batch = Size()
+    projected_direction, projected_time, projected_batch, result_direction, result_time, result_batch = sizes(6)
     ahead = Size()  # elements of the panels, ahead of those in use, that are asked for
     fault = ErrorSlot()  # a length that is no number of time steps
     # Of quantised states: their bytes, [directions, batch, row], their ranges, [directions, 2 + batch] as

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sardonyx.compiler.arguments import Read, Record, Size, Write, kernel
+from sardonyx.compiler.arguments import Read, Record, Size, Write, kernel, sizes
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.narrow_floats import from_bits, to_bits
 from sardonyx.compiler.llvm.target import Target
@@ -47,10 +47,7 @@ class RowsArguments(Record):
     inner = Size()  # rows on the inner axis
     count = Size()  # elements of a row
     room = Size()  # elements of a row of the target
-    read_outer = Size()
-    read_inner = Size()
-    write_outer = Size()
-    write_inner = Size()
+    read_outer, read_inner, write_outer, write_inner = sizes(4)
 
 
 @kernel(RowsArguments)
@@ -93,9 +90,7 @@ class PanelsArguments(Record):
     source = Read(lambda spec: spec.storage)  # R [directions, gates, hidden, hidden]
     panels = Write(lambda spec: BF16 if spec.halves else spec.working)
     blocks = Size()  # of units
-    hidden = Size()
-    gates = Size()
-    first_gate = Size()
+    hidden, gates, first_gate = sizes(3)
     taken = Size()  # gates from the first one on
     panel = Size()  # elements of a panel
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from sardonyx.compiler.binding import Address, Argument, Array, Binder, Tensor
 from sardonyx.compiler.choice.gemm_choice import asks_ahead, panel_columns, panels_of, tile_shape
+from sardonyx.compiler.kernels.convolution.winograd_filters import FiltersSpec, emit_winograd_filters
 from sardonyx.compiler.llvm.kernels.convolution.winograd import WinogradSpec, argument_names, emit_winograd
-from sardonyx.compiler.llvm.kernels.convolution.winograd_filters import FiltersSpec, emit_winograd_filters
 from sardonyx.compiler.llvm.kernels.convolution.winograd_parts import CHANNELS
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import TAPS, Scheme
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue

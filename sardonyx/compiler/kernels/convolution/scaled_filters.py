@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from sardonyx.compiler.arguments import Read, Record, Size, Write, kernel
 from sardonyx.compiler.llvm.builder import Function
-from sardonyx.compiler.llvm.library import KERNEL
-from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import F32, F64, I64, PTR
+from sardonyx.compiler.llvm.types import F32, F64
 from sardonyx.light_dataclass import dataclass
 
 
@@ -14,12 +13,17 @@ class ScaleSpec:
     """Nothing varies: filters of float32 and factors of float64."""
 
 
-def emit_scaled_filters(target: Target, spec: ScaleSpec) -> str:
-    """Arguments: addresses of filters, factors and result, elements of a filter; a chunk is one filter."""
-    k = Function(KERNEL, target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
-    words = k.pointer("arguments", I64)
-    filters, factors, result = (k.pointer(words.load(index), scalar) for index, scalar in enumerate((F32, F64, F32)))
-    size, lanes = words.load(3), target.lanes(F32)
+class Arguments(Record):
+    filters = Read(F32)
+    factors = Read(F64)
+    result = Write(F32)
+    size = Size()  # elements of a filter
+
+
+@kernel(Arguments)
+def emit_scaled_filters(k: Function, a: Arguments, spec: ScaleSpec) -> None:
+    """A chunk is one filter."""
+    filters, factors, result, size, lanes = a.filters, a.factors, a.result, a.size, k.target.lanes(F32)
     with k.loop(k["begin"], k["end"]) as number:
         factor = k.splat(factors.load(number), lanes)
         source, place = filters.offset(number * size), result.offset(number * size)
@@ -27,4 +31,3 @@ def emit_scaled_filters(target: Target, spec: ScaleSpec) -> str:
             mask = k.lanes_below(size - first, lanes)
             product = source.load(first, lanes, mask).to(F64) * factor
             place.store(product.to(F32), first, mask)
-    return k.finish()

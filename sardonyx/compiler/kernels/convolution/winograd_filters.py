@@ -7,11 +7,10 @@ They are computed in float64 and rounded once. Or as they are, for `winograd_tap
 
 from __future__ import annotations
 
+from sardonyx.compiler.arguments import Read, Record, Write, kernel, sizes
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES, TAPS
-from sardonyx.compiler.llvm.library import KERNEL
-from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import F32, F64, I64, PTR
+from sardonyx.compiler.llvm.types import F32, F64, I64
 from sardonyx.light_dataclass import dataclass
 
 
@@ -25,21 +24,24 @@ class FiltersSpec:
     vectors: int
     as_taps: bool = False
 
-    ARGUMENTS = ("source", "target", "filters", "channels", "block", "blocks")
+
+class Arguments(Record):
+    source = Read(F32)  # filters [filters, channels, 3, 3]
+    packed = Write(F32)
+    filters, channels, block, blocks = sizes(4)
 
 
-def emit_winograd_filters(target: Target, spec: FiltersSpec) -> str:
-    """The kernel of `spec`: from filters [filters, channels, 3, 3] in float32; a chunk is `block` channels of a panel.
+@kernel(Arguments)
+def emit_winograd_filters(k: Function, a: Arguments, spec: FiltersSpec) -> None:
+    """A chunk is `block` channels of a panel. Chunks count the `blocks` of channels fastest.
 
-    Chunks count the `blocks` of channels fastest. Columns behind the last filter are zero.
+    Columns behind the last filter are zero.
     """
-    k = Function(KERNEL, target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
-    words = k.pointer("arguments", I64)
-    given = {name: words.load(index) for index, name in enumerate(spec.ARGUMENTS)}
+    given = a.loaded()
     scheme = SCHEMES[spec.stride, spec.outputs]
-    lanes = target.lanes(F32)
-    panel, channels, square = lanes * spec.vectors, given["channels"], TAPS * TAPS
-    source, packed = k.pointer(given["source"], F32), k.pointer(given["target"], F32)
+    lanes = k.target.lanes(F32)
+    panel, channels, square = lanes * spec.vectors, a.channels, TAPS * TAPS
+    source, packed = a.source, a.packed
     one_filter = channels * square
     places = k.iota(I64, lanes) * one_filter
     with k.loop(k["begin"], k["end"]) as chunk:
@@ -61,4 +63,3 @@ def emit_winograd_filters(target: Target, spec: FiltersSpec) -> str:
                 for value in scheme.of_taps(k, tap):
                     place.store(value.to(F32))
                     place = place.offset(channels * panel)
-    return k.finish()

@@ -1,0 +1,1 @@
+"""Convolution: the choice of an algorithm, and each of them."""
