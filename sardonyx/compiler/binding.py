@@ -117,8 +117,9 @@ class Binder:
 
     def beside(self, *, is_symbolic: bool) -> Binder:
         """One that collects steps of its own, with the same constants that were made from others."""
-        kept = {"lasting": self.lasting, "prepared": self.prepared, "shares": self.shares, "is_symbolic": is_symbolic}
-        return Binder(self.library, self.settings, False, self.label, self.origin, **kept)  # type: ignore[arg-type]
+        kept = {"lasting": self.lasting, "prepared": self.prepared, "shares": self.shares, "slices": self.slices}
+        own = self.library, self.settings, False, self.label, self.origin
+        return Binder(*own, is_symbolic=is_symbolic, **kept)  # type: ignore[arg-type]
 
     @property
     def target(self) -> Target:

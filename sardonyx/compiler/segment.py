@@ -35,8 +35,8 @@ class Segment(SegmentOperations):
         super().__post_init__()
         # Pairs depend on sizes, and steps side by side come in another order than their operations.
         is_plain = not self.pairs and self.settings.branches == 1 and self.settings.reuses_memory
-        given = self.operations, self._constants, self.numbers_of(self.outputs), self._recordings.lasting
-        self._symbolic = SymbolicPlans(*given) if is_plain else None
+        known = self.operations, self._constants, self.numbers_of(self.outputs), self.slices
+        self._symbolic = SymbolicPlans(*known, self._recordings.lasting) if is_plain else None
 
     @held()
     def bind(

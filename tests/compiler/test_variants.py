@@ -271,6 +271,19 @@ def test_products_of_quarters_have_variants(found: list[bool]) -> None:
     assert found.count(False) <= 0.1 * len(found)
 
 
+def test_rows_that_are_a_line_longer_are_so_for_other_sizes(evaluated: list[bool]) -> None:
+    text = '<ir_version: 10, opset_import: ["" : 20]> rows (float[n, 16] x) => (float[n, 8] y) {'
+    made = parser.parse_model(f"{text} h = MatMul (x, w)  r = Relu (h)  y = MatMul (r, u) }}")
+    for name, shape in {"w": (16, 1024), "u": (1024, 8)}.items():
+        made.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
+    source = native(session_of(made.SerializeToString())).plan_for(((16, 16),)).source
+    assert isinstance(source, BoundSegment)
+    assert source.segment.slices
+    for n in (20, 21, 22, 50, 3, 1, 90):
+        assert_same_plan(source.segment, [(n, 16)])
+    assert sum(evaluated) > len(evaluated) // 2
+
+
 def test_one_layout_serves_steps_of_one_chunk_and_of_many(model: bytes, evaluated: list[bool]) -> None:
     segment = segment_of(session_of(model, threads=2))
     patterns = set()

@@ -19,6 +19,7 @@ import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Buffer, Tensor
 from sardonyx.compiler.bound_step import contents_of
+from sardonyx.compiler.joint_results import Rooms, Slice
 from sardonyx.compiler.operation import Operation
 from sardonyx.compiler.recording import Describe
 from sardonyx.compiler.symbolic.layout import NoLayoutError, PlanLayout, PlanNumbers, Sample
@@ -94,7 +95,8 @@ class _Stage:
 
 class SymbolicPlan:
     """The stages of a segment with these `operations`. `kinds` numbers them in the order of their first ones, -1 for
-    those that are computed while a plan is evaluated; `fixed` are the model's constants, `outputs` the results.
+    those that are computed while a plan is evaluated; `fixed` are the model's constants, `outputs` the results, and
+    values in `slices` have rows that lie apart.
 
     NoLayoutError if operations of a kind do not read alike, or if one of no kind is not computed.
     """
@@ -106,8 +108,10 @@ class SymbolicPlan:
         fixed: Mapping[int, Tensor],
         outputs: Iterable[int],
         entries: Kinds,
+        slices: Mapping[int, Slice],
     ) -> None:
         self.operations, self.kinds, self.fixed, self.entries = operations, kinds, fixed, entries
+        self._rooms = Rooms(slices)
         # Of each value that an operation of a kind makes: the operation, the place among its outputs, and the value
         # that the first operation of the kind makes there.
         self.makers: dict[int, tuple[int, int, int]] = {}
@@ -211,6 +215,7 @@ class SymbolicPlan:
         operation, binder = stage.operations[0], found.binder
         kinds, varies = _kinds(given), stage.note(given)
         binder.label, binder.origin = operation.label, operation
+        binder.slices = self._rooms.slices(operation.outputs)
         made: tuple[Variant, Sized] | None = None
         try:
             inputs = [None if number < 0 else found.value(number) for number in operation.inputs]
@@ -321,18 +326,21 @@ class Evaluation:
 
 class SymbolicPlans:
     """The symbolic plan of one segment, which gains layouts; `fixed` are the model's constants by their numbers,
-    `outputs` the numbers of what it makes, `lasting` the `id` of contents that live as long as the segment."""
+    `outputs` the numbers of what it makes, `slices` those of values whose rows lie apart, and `lasting` has the `id` of
+    contents that live as long as the segment."""
 
     def __init__(
         self,
         operations: Sequence[Operation],
         fixed: Mapping[int, Tensor],
         outputs: Sequence[int],
+        slices: Mapping[int, Slice],
         lasting: Collection[int],
     ) -> None:
         self._operations = operations
         self._fixed = fixed
         self._outputs = outputs
+        self._slices = slices
         self._kinds = Kinds(lasting)
         self._plan: SymbolicPlan | None = None
         self._layouts: dict[Hashable, PlanLayout] = {}
@@ -392,7 +400,8 @@ class SymbolicPlans:
                 raise NoLayoutError
             layout = PlanLayout(sample, kinds, templates, self._fixed)
             if self._plan is None or kinds != self._plan.kinds:
-                plan = SymbolicPlan(self._operations, kinds, self._fixed, self._outputs, self._kinds)
+                given = self._fixed, self._outputs, self._kinds, self._slices
+                plan = SymbolicPlan(self._operations, kinds, *given)
                 self._plan, self._layouts, self._combinations = plan, {}, {}
             self._layouts[self._key([one.topology for one in templates])] = layout
             self._plan.note(sample)
