@@ -135,13 +135,13 @@ def generate(
     """
     settings.require_supported()
     require_tokenizer(tokenizer, model.vocabulary)
-    _require_streamer(streamer)
     prompt = _prompt(ids)
     mask = _mask(attention_mask, prompt, settings)
     most, least = settings.lengths(prompt.shape[1], model.positions)
     each = settings.num_beams if settings.num_beams > 1 else settings.num_return_sequences
     if each > 1 and (streamer is not None or cache is not None):
         raise errors.InvalidArgument("A streamer and a cache of an earlier call go with one sequence for each prompt")
+    _require_streamer(streamer)
     _require_memory(len(prompt) * each, model.vocabulary or 1)
     padding = None if mask is None else np.repeat((mask == 0).cumprod(axis=1).sum(axis=1), each)
     changes = processors_of(settings, prompt.shape[1], most, least, model.vocabulary, padding)

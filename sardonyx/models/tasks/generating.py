@@ -95,7 +95,8 @@ class Generating(ORTModel, _mixin()):  # type: ignore[misc]
 
         The arguments are those of transformers' `generate`. Our own loop, in which caches are not copied, does what it
         knows; transformers' does the rest over `forward`, with the same tokens, and the log says at level INFO for
-        which reason. `errors.InvalidArgument` for a prompt without tokens or with such as the model has not, and for
+        which reason. `token_type_ids` are left out, with a warning, where the files have no input for them.
+        `errors.InvalidArgument` for a prompt without tokens or with such as the model has not, and for
         more tokens than it has positions.
         """
         if kwargs.get("token_type_ids") is not None and not any(
