@@ -88,7 +88,7 @@ def test_every_type_of_data(algorithm: Algorithm, dtype: Any, variant: str) -> N
 
 @pytest.mark.parametrize("variant", host_targets())
 def test_the_choice_is_right(variant: str) -> None:
-    count = 900 if variant == host_target().name else 250
+    count = 500 if variant == host_target().name else 250
     assert sweep(None, variant, 13, count) == count
 
 

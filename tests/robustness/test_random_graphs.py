@@ -20,7 +20,7 @@ _LEVELS = (
 _TOLERANCE = 5e-4  # relative to the largest element: nodes enlarge what roundings differ by
 
 
-@pytest.mark.parametrize("first", range(0, 8 * _SEEDS, _SEEDS))
+@pytest.mark.parametrize("first", range(0, 5 * _SEEDS, _SEEDS))
 def test_graphs_give_what_onnxruntime_gives(first: int) -> None:
     compared = sum(_compare(seed) for seed in range(first, first + _SEEDS))
     assert compared > 0.8 * _SEEDS

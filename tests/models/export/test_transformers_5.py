@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="the extra `models` is not installed")
 pytest.importorskip("onnxscript", reason="the extra `models` is not installed")
 
 # A decoder with windows, one with states, two graphs of a decoder, and an encoder.
-CHOSEN = "gemma3 or lfm2 or t5 or modernbert"
+CHOSEN = "gemma3 or lfm2 or bart or modernbert"
 
 
 def test_the_same_with_transformers_5() -> None:

@@ -131,7 +131,7 @@ ENCODERS: dict[str, Callable[[], Any]] = {
     "wav2vec2": _model("Wav2Vec2ForCTC", "Wav2Vec2Config", **_WAV2VEC2),
     "vit": _model("ViTForImageClassification", "ViTConfig", **_PICTURES, **_LAYERS),
     "swin": _model(
-        "SwinForImageClassification", "SwinConfig", image_size=16, patch_size=2, embed_dim=8, depths=[2, 1],
+        "SwinForImageClassification", "SwinConfig", image_size=16, patch_size=2, embed_dim=8, depths=[2, 2],
         num_heads=[2, 4], window_size=4, initializer_range=0.2,
     ),
     "detr": _detr,
