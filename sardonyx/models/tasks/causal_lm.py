@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -14,6 +15,7 @@ from sardonyx.models.base import refuse_unknown
 from sardonyx.models.folders import layout
 from sardonyx.models.folders.decoders import decoder_name
 from sardonyx.models.generation import signature
+from sardonyx.models.generation.bound_decoder import counts_by_mask
 from sardonyx.models.generation.decoder import Decoder
 from sardonyx.models.generation.signature import Signature
 from sardonyx.models.requirements import installed
@@ -21,6 +23,7 @@ from sardonyx.models.tasks import key_values as caches_of
 from sardonyx.models.tasks import own_loop
 from sardonyx.models.tasks.generating import Generating, Generation, ones, output
 from sardonyx.models.tasks.key_values import key_values
+from sardonyx.models.tasks.unpadded import run_unpadded
 
 if TYPE_CHECKING:
     from sardonyx.models.folders.model_files import ModelFiles
@@ -62,8 +65,10 @@ class ORTModelForCausalLM(Generating):
         self._steps: Decoder | None = None
         self._opening = threading.Lock()
         self._caches = caches_of.cache_names(self._main)
-        given, made = self.session.get_inputs(), self.session.get_outputs()
-        self._masks_new = "input_ids" in self._main.inputs and Signature.of(given, made).masks_new
+        self._masks_new = self._counts_by_mask = False
+        if "input_ids" in self._main.inputs:
+            found = Signature.of(self.session.get_inputs(), self.session.get_outputs())
+            self._masks_new, self._counts_by_mask = found.masks_new, counts_by_mask(self.session, found)
         self.key_value_input_names = [one.input for one in self._caches]
         self.key_value_output_names = [one.output for one in self._caches if one.output is not None]
 
@@ -119,8 +124,8 @@ class ORTModelForCausalLM(Generating):
         values["input_ids"] = input_ids
         if "attention_mask" in part.inputs:
             whole = earlier + length
-            mask = attention_mask if attention_mask is not None else ones(batch, whole, tokens)
-            values["attention_mask"] = mask[:, -length:] if self._masks_new else mask
+            shown = attention_mask if attention_mask is not None else ones(batch, whole, tokens)
+            values["attention_mask"] = shown[:, -length:] if self._masks_new else shown
         if "position_ids" in part.inputs:
             values["position_ids"] = position_ids
             if position_ids is None:
@@ -135,12 +140,27 @@ class ORTModelForCausalLM(Generating):
             values |= dict(zip(self.key_value_input_names, past.flat(), strict=True))
 
         wanted = ["logits", *(self.key_value_output_names if keeps else ())]
-        results = part.run(values, wanted)
+        mask = values.get("attention_mask")
+        if self._counts_by_mask and mask is not None and not as_numpy(mask)[:, -length:].all():
+            results = run_unpadded(part, values, wanted, self._caches)
+        else:
+            results = part.run(values, wanted)
         logits = results["logits"]
         if logits_to_keep and logits.shape[1] > logits_to_keep:
             logits = logits[:, -logits_to_keep:]
         given = caches_of.by_layer(self._caches, results, earlier + length, past) if keeps else None
         return output("CausalLMOutputWithPast", return_dict, given, logits=logits)
+
+    def prepare_inputs_for_generation(self, input_ids: Array, *args: Any, **kwargs: Any) -> Any:
+        """transformers' own; where a longer text has other tables of rotary embeddings, all of it is read again."""
+        name = "cache" if kwargs.get("cache") is not None else "past_key_values"
+        past = key_values(kwargs.get(name))
+        limits = self.session._session().length_limits.get("attention_mask")
+        if past is not None and limits:
+            earlier, whole = past.get_seq_length(), int(input_ids.shape[1])
+            if bisect_left(limits, earlier) != bisect_left(limits, whole):
+                kwargs |= {name: None, "next_sequence_length": None}
+        return super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
 
     @property
     def steps(self) -> Decoder:
