@@ -6,7 +6,7 @@ import dataclasses
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +48,6 @@ Seed = Annotated[int | None, typer.Option(min=0, metavar="N", help="Fixes what i
 
 # What belongs to a tokenizer, of whatever kind.
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
-_GENERATION = "generation_config.json"
 _UNFINISHED = "\ufffd"
 
 
@@ -229,18 +228,20 @@ def open_tokenizer(files: ModelFiles) -> Any:
 
 def model_settings(files: ModelFiles, config: Any) -> Settings:
     """The settings of a model's generation config: the folder's, else what its other files say."""
+    from sardonyx.models.folders.generation_defaults import generation_defaults
     from sardonyx.models.generation.settings import Settings
 
-    name = files.find_name(_GENERATION)
-    said: Mapping[str, Any] = {} if name is None else files.read_json(name)
-    if name is None and files.genai_config is not None:
-        search = files.genai_config.get("search")
-        said = search if isinstance(search, dict) else {}
+    said, name = generation_defaults(files) or ({}, "")
     known = {key: value for key, value in said.items() if key not in ("max_length", "min_length") and value is not None}
+    if not known.get("do_sample") and known.get("temperature") == 0:
+        del known["temperature"]  # which says nothing there, and is none where tokens are drawn
     for key in ("eos_token_id", "pad_token_id"):
         if known.get(key) is None and getattr(config, key, None) is not None:
             known[key] = getattr(config, key)
-    settings = Settings.of(known, num_beams=1, num_return_sequences=1)
+    try:
+        settings = Settings.of(known, num_beams=1, num_return_sequences=1)
+    except errors.InvalidArgument as error:
+        raise errors.Fail(f"{name} of {files.where} is no generation config: {error.message}") from error
     return dataclasses.replace(settings, unsupported=())
 
 
