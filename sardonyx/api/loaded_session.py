@@ -146,7 +146,10 @@ class LoadedSession:
         self.overridable_initializers: list[NodeArg] = [item.node_arg() for item in seen.overridable]
         self._output_names = tuple(argument.name for argument in self.outputs_meta)
         self._given = GivenInputs(seen, built.defaults, self._logger)
-        self.in_place = frozenset((given, made) for given, made in built.in_place)
+        self.in_place = frozenset((given, made) for given, made, _ in built.in_place)
+        self.length_limits = built.length_limits or {}
+        # Caches that need room for more than no position, and for how many.
+        self.fewest_positions = {given: fewest for given, _, fewest in built.in_place if fewest}
         # Outputs whose declared shape says something that a result can break.
         self._declared = {
             value.name: value.sizes

@@ -55,6 +55,11 @@ def chat(
 ) -> None:
     """Talk with a model. Ctrl-C stops an answer; /clear begins anew; /exit, or the end of the input, ends."""
     speaker = open_speaker(folder, file, session_options(threads, level, entries or []))
+    if speaker.encode is not None:
+        raise CommandError(
+            f"{speaker.where}: the model has an encoder, which turns one text into another and holds no conversation; "
+            "sardonyx generate does that"
+        )
     if not getattr(speaker.tokenizer, "chat_template", None):
         raise CommandError(
             f"{speaker.where}: the tokenizer has no chat template, by which a conversation becomes a text; "

@@ -18,6 +18,7 @@ from sardonyx.cli.language import (
     Temperature,
     TopK,
     TopP,
+    chosen_languages,
     chosen_settings,
     open_speaker,
     peak_memory,
@@ -46,14 +47,21 @@ def generate(
     stop: Annotated[
         list[str] | None, typer.Option("--stop", metavar="TEXT", help="Ends the answer where this text comes.")
     ] = None,
+    source_language: Annotated[
+        str | None, typer.Option("--source-language", metavar="CODE", help="The language of the text, to translate it.")
+    ] = None,
+    target_language: Annotated[
+        str | None, typer.Option("--target-language", metavar="CODE", help="The language to translate to.")
+    ] = None,
     file: File = None,
     threads: Threads = 0,
     level: Level = "all",
     entries: Entries = None,
     as_json: Json = False,
 ) -> None:
-    """Continue a text, token by token. Ctrl-C ends it."""
+    """Continue a text, or answer it with a model that has an encoder, token by token. Ctrl-C ends it."""
     speaker = open_speaker(folder, file, session_options(threads, level, entries or []))
+    speaker = chosen_languages(speaker, source_language, target_language)
     settings = chosen_settings(speaker, new_tokens, temperature, top_k, top_p)
     if stop:
         if not all(stop):

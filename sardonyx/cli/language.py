@@ -6,7 +6,7 @@ import dataclasses
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +48,6 @@ Seed = Annotated[int | None, typer.Option(min=0, metavar="N", help="Fixes what i
 
 # What belongs to a tokenizer, of whatever kind.
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
-_GENERATION = "generation_config.json"
 _UNFINISHED = "\ufffd"
 
 
@@ -86,12 +85,18 @@ class Spoken:
 
 @dataclass(frozen=True)
 class Speaker:
-    """A model as steps, its tokenizer, and the settings that it comes with."""
+    """A model as steps, its tokenizer, and the settings that it comes with.
 
-    steps: Steps
+    Of a model with an encoder, `encode` makes the steps over the tokens of a text, which its decoder answers from
+    `start` on.
+    """
+
+    steps: Steps | None
     tokenizer: Any
     settings: Settings
     where: str
+    encode: Callable[[list[int]], Steps] | None = None
+    start: int | None = None
 
     def answer(
         self,
@@ -103,23 +108,24 @@ class Speaker:
         seed: int | None = None,
         keeps_special: bool = False,
     ) -> Spoken:
-        """Go on from tokens; `show` gets the text piece by piece. Ctrl-C ends the answer between two tokens.
+        """Go on from tokens, or answer them; `show` gets the text piece by piece. Ctrl-C ends it between two tokens.
 
         `errors.InvalidArgument` for no tokens, or for more than the model has positions.
         """
         from sardonyx.models.generation.loop import generate
 
-        settings = self._fitting(settings, len(ids))
         voice = _Voice(self.tokenizer, show, keeps_special)
         known = 0 if cache is None else min(cache.matching(np.array([ids], np.int64)), max(len(ids) - 1, 0))
         start = time.perf_counter()
+        steps, begun = self._steps(ids)
+        settings = _fitting(steps, settings, len(begun))
         with _stopping() as stopped:
             stops = [lambda tokens, scores: np.full(len(tokens), bool(stopped))]
             found = generate(
-                self.steps,
-                np.array([ids], np.int64),
+                steps,
+                np.array([begun], np.int64),
                 settings,
-                attention_mask=np.ones((1, len(ids)), np.int64),
+                attention_mask=np.ones((1, len(begun)), np.int64),
                 stopping=stops,
                 streamer=voice,
                 cache=cache,
@@ -127,21 +133,29 @@ class Speaker:
                 seed=seed,
             )
         total = time.perf_counter() - start
-        new = found.sequences.shape[1] - len(ids)
+        new = found.sequences.shape[1] - len(begun)
         first = (voice.first or start + total) - start
         return Spoken(voice.text, new, len(ids), len(ids) - known, first, total, bool(stopped), found.cache)
 
-    def _fitting(self, settings: Settings, prompt: int) -> Settings:
-        """Settings with as many new tokens as the model has positions for."""
-        positions = self.steps.positions
-        if positions is None or settings.max_new_tokens is None:
-            return settings
-        left = positions + 1 - prompt
-        if left < 1:
-            raise errors.InvalidArgument(
-                f"The text has {prompt} tokens, and the model {positions} positions: there is no room for an answer"
-            )
-        return settings.with_changes(max_new_tokens=min(settings.max_new_tokens, left))
+    def _steps(self, ids: list[int]) -> tuple[Steps, list[int]]:
+        """The steps that an answer is made of, and the tokens that they begin with."""
+        if self.encode is not None and self.start is not None:
+            return self.encode(ids), [self.start]
+        assert self.steps is not None
+        return self.steps, ids
+
+
+def _fitting(steps: Steps, settings: Settings, prompt: int) -> Settings:
+    """Settings with as many new tokens as the model has positions for."""
+    positions = steps.positions
+    if positions is None or settings.max_new_tokens is None:
+        return settings
+    left = positions + 1 - prompt
+    if left < 1:
+        raise errors.InvalidArgument(
+            f"The text has {prompt} tokens, and the model {positions} positions: there is no room for an answer"
+        )
+    return settings.with_changes(max_new_tokens=min(settings.max_new_tokens, left))
 
 
 class _Voice:
@@ -188,7 +202,7 @@ def open_speaker(folder: str, file_name: str | None, options: SessionOptions) ->
     """The model and the tokenizer of a folder, or of a hub's id.
 
     `errors.NotFound` for a package or a tokenizer that is not there, what `from_pretrained` raises for files that are
-    not, CommandError for a model with an encoder.
+    not.
     """
     from sardonyx.models.folders.configs import load_config
     from sardonyx.models.folders.decoders import decoder_name
@@ -200,11 +214,70 @@ def open_speaker(folder: str, file_name: str | None, options: SessionOptions) ->
     tokenizer = open_tokenizer(files)
     config = load_config(files)
     if getattr(config, "is_encoder_decoder", False):
-        raise CommandError(f"{files.where}: the model has an encoder, and does not continue a text")
+        return _open_encoder_decoder(files, config, tokenizer, folder, file_name, options)
     path = files.path(decoder_name(files, file_name or named))
     steps = Decoder.open(path, config, session_options=options)
     require_tokenizer(tokenizer, steps.vocabulary)
     return Speaker(steps, tokenizer, model_settings(files, config), files.where)
+
+
+def _open_encoder_decoder(
+    files: ModelFiles, config: Any, tokenizer: Any, folder: str, file_name: str | None, options: SessionOptions
+) -> Speaker:
+    from sardonyx.models import ORTModelForSeq2SeqLM
+    from sardonyx.models.generation.stopping import require_tokenizer
+
+    said: dict[str, Any] = {} if file_name is None else {"decoder_file_name": file_name}
+    model = ORTModelForSeq2SeqLM.from_pretrained(folder, session_options=options, **said)
+    reads = model.parts["encoder"].inputs
+    if "input_ids" not in reads:
+        raise CommandError(f"{files.where}: the model's encoder reads no text, but {', '.join(reads)}")
+    generation = model.generation_config
+    start = generation.decoder_start_token_id
+    start = generation.bos_token_id if start is None else start
+    if start is None:
+        raise errors.Fail(
+            f"No file of {files.where} names the token that the decoder begins with: "
+            "decoder_start_token_id in generation_config.json or config.json does"
+        )
+    require_tokenizer(tokenizer, model.decoder.vocabulary)
+
+    def encode(ids: list[int]) -> Steps:
+        given = np.array([ids], np.int64)
+        mask = np.ones_like(given)
+        return model.steps_over(model.encoder(input_ids=given, attention_mask=mask).last_hidden_state, mask)
+
+    return Speaker(None, tokenizer, model_settings(files, config), files.where, encode, int(np.ravel(start)[0]))
+
+
+def chosen_languages(speaker: Speaker, source: str | None, target: str | None) -> Speaker:
+    """The speaker for a text of one language and an answer in another; UsageError for those that it does not know."""
+    changes: dict[str, Any] = {}
+    for option, language in (("--source-language", source), ("--target-language", target)):
+        if language is None:
+            continue
+        if not hasattr(speaker.tokenizer, "src_lang"):
+            raise UsageError(f"{option}: the tokenizer of {speaker.where} knows no languages")
+        token = _language_token(speaker.tokenizer, language)
+        if token is None:
+            raise UsageError(f"{option} {language}: the tokenizer of {speaker.where} does not know this language")
+        changes[option] = token
+    if source is not None:
+        speaker.tokenizer.src_lang = source
+    if target is None:
+        return speaker
+    settings = speaker.settings.with_changes(forced_bos_token_id=changes["--target-language"])
+    return dataclasses.replace(speaker, settings=settings)
+
+
+def _language_token(tokenizer: Any, language: str) -> int | None:
+    """The token that stands for a language, by whichever way a tokenizer has for it."""
+    ids = getattr(tokenizer, "lang_code_to_id", None)
+    if ids is not None and language in ids:
+        return int(ids[language])
+    words = getattr(tokenizer, "lang_code_to_token", {})
+    found = tokenizer.convert_tokens_to_ids(words.get(language, language))
+    return None if found is None or found == tokenizer.unk_token_id else int(found)
 
 
 def open_tokenizer(files: ModelFiles) -> Any:
@@ -229,18 +302,20 @@ def open_tokenizer(files: ModelFiles) -> Any:
 
 def model_settings(files: ModelFiles, config: Any) -> Settings:
     """The settings of a model's generation config: the folder's, else what its other files say."""
+    from sardonyx.models.folders.generation_defaults import generation_defaults
     from sardonyx.models.generation.settings import Settings
 
-    name = files.find_name(_GENERATION)
-    said: Mapping[str, Any] = {} if name is None else files.read_json(name)
-    if name is None and files.genai_config is not None:
-        search = files.genai_config.get("search")
-        said = search if isinstance(search, dict) else {}
+    said, name = generation_defaults(files) or ({}, "")
     known = {key: value for key, value in said.items() if key not in ("max_length", "min_length") and value is not None}
-    for key in ("eos_token_id", "pad_token_id"):
+    if not known.get("do_sample") and known.get("temperature") == 0:
+        del known["temperature"]  # which says nothing there, and is none where tokens are drawn
+    for key in ("eos_token_id", "pad_token_id", "forced_bos_token_id", "forced_eos_token_id"):
         if known.get(key) is None and getattr(config, key, None) is not None:
             known[key] = getattr(config, key)
-    settings = Settings.of(known, num_beams=1, num_return_sequences=1)
+    try:
+        settings = Settings.of(known, num_beams=1, num_return_sequences=1)
+    except errors.InvalidArgument as error:
+        raise errors.Fail(f"{name} of {files.where} is no generation config: {error.message}") from error
     return dataclasses.replace(settings, unsupported=())
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         ORTModelForTokenClassification,
     )
     from sardonyx.models.tasks.vision import (
+        ORTModelForImageTextToText,
         ORTModelForVision2Seq,
     )
 
@@ -95,6 +96,7 @@ _NAMES = {
         "ORTModelForTokenClassification",
     ],
     "tasks.vision": [
+        "ORTModelForImageTextToText",
         "ORTModelForVision2Seq",
     ],
 }
@@ -111,6 +113,7 @@ __all__ = [
     "ORTModelForCustomTasks",
     "ORTModelForFeatureExtraction",
     "ORTModelForImageClassification",
+    "ORTModelForImageTextToText",
     "ORTModelForImageToImage",
     "ORTModelForMaskedLM",
     "ORTModelForMultipleChoice",

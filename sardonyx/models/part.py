@@ -52,6 +52,11 @@ class Part:
         return Path(path)
 
     @property
+    def fewest_positions(self) -> Mapping[str, int]:
+        """How many positions there must be in caches that keep no more than a window, by the names of the inputs."""
+        return self.session._session().fewest_positions
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """The first floating-point type among inputs and outputs; float32 where there is none."""
         kinds = [*self.inputs.values(), *self.outputs.values()]

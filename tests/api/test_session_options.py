@@ -583,3 +583,23 @@ def test_the_code_reads_the_keys_that_work_and_no_others() -> None:
     true_in_any_case = {"session.x64quantprecision", "session.use_device_allocator_for_initializers"}
     assert read | true_in_any_case == {key.name for key in CONFIG_KEYS.values() if key.state == "works"}
     assert not read & true_in_any_case
+
+
+def test_the_tensor_of_a_constant_says_its_shape(capfd: pytest.CaptureFixture[str]) -> None:
+    """Builders declare a constant to be a scalar which is none: there is nothing to tell of it."""
+    one = onnx.numpy_helper.from_array(np.ones(1, np.float32))
+    node = helper.make_node("Constant", [], ["one"], value=one)
+    graph = helper.make_graph(
+        [node, helper.make_node("Add", ["x", "one"], ["y"])],
+        "constant",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])],
+        value_info=[helper.make_tensor_value_info("one", onnx.TensorProto.FLOAT, [])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    for strict in ("0", "1"):
+        options = ort.SessionOptions()
+        options.add_session_config_entry("session.strict_shape_type_inference", strict)
+        session = ort.InferenceSession(model.SerializeToString(), options)
+        assert session.run(None, {"x": np.zeros(2, np.float32)})[0].tolist() == [1, 1]
+    assert "merging shape info" not in capfd.readouterr().err

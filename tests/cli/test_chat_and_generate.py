@@ -228,3 +228,44 @@ def test_text_is_shown_when_its_characters_are_whole() -> None:
     voice.end()
     assert "".join(pieces) == voice.text == "né\nää"
     assert not any("\ufffd" in piece for piece in pieces)
+
+
+# Models with an encoder
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
+    """An M2M100 in Optimum's layout with a tokenizer that knows two languages, and both in PyTorch."""
+    folder = tmp_path_factory.mktemp("translator")
+    tokenizer = exports.tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["__en__", "__fr__"]})
+    model = exports.m2m100(len(tokenizer))
+    exports.save_encoder_decoder(model, folder, exports.read_by("m2m100"), merged=True)
+    tokenizer.save_pretrained(folder)
+    return folder, model, tokenizer
+
+
+@pytest.mark.parametrize("language", [None, "__fr__"])
+def test_an_encoder_decoder_answers_a_text(
+    translator: tuple[Path, Any, Any], language: str | None, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, model, tokenizer = translator
+    kind = type(tokenizer)
+    monkeypatch.setattr(kind, "src_lang", "__en__", raising=False)
+    words = [] if language is None else ["--source-language", "__en__", "--target-language", language]
+    outcome = command("generate", folder, "hello world", "--max-new-tokens", 12, "--temperature", 0, *words)
+    ids = tokenizer("hello world", return_tensors="pt").input_ids
+    forced = {} if language is None else {"forced_bos_token_id": tokenizer.convert_tokens_to_ids(language)}
+    found = model.generate(ids, max_new_tokens=12, do_sample=False, **forced)
+    assert outcome.out == str(tokenizer.decode(found[0, 1:], skip_special_tokens=True)) + "\n"
+    assert f"prompt {ids.shape[1]} tokens" in outcome.err
+    if language is not None:
+        outcome = command("generate", folder, "hello", "--target-language", "xx")
+        assert (outcome.code, "does not know this language" in outcome.err) == (2, True)
+
+
+def test_what_a_model_with_an_encoder_does_not_do(translator: tuple[Path, Any, Any], command: Command) -> None:
+    outcome = command("chat", translator[0])
+    assert (outcome.code, "holds no conversation; sardonyx generate does that" in outcome.err) == (1, True)
+    outcome = command("generate", translator[0], "hello", "--target-language", "fr")
+    assert (outcome.code, "knows no languages" in outcome.err) == (2, True)

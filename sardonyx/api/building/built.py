@@ -23,10 +23,11 @@ class Built:
     are the log's lines on it, each with its origin. `open_ifs` are the names of Ifs that leave ranks open which sizes
     of its inputs may tell. `keep`, called with the inputs of a run, keeps an engine; it tells whether to call it again.
     `live` is held as long as the session; with `borrows`, the plans are those of another one. `again` builds the same
-    model for another request, whatever its files are by now; without it they must be as they were. `states` are
-    those of the model's files where engines of it may be kept. `in_place` are inputs with the outputs that may lie in
-    their memory. `maps` are the model's files of which weights are read where they lie. `coverage` says for how many
-    sizes an engine has plans, by its profiles."""
+    model for another request, whatever its files are by now; without it they must be as they were. `states` are those
+    of the model's files where engines of it may be kept. `in_place` are inputs with the outputs that may lie in their
+    memory, and the fewest positions of each. `length_limits` are those of the function of that name. `maps` are the
+    model's files of which weights are read where they lie. `coverage` says for how many sizes an engine has plans, by
+    its profiles."""
 
     signature: Signature
     plan: Plan
@@ -42,6 +43,7 @@ class Built:
     borrows: bool = False
     again: Callable[[SessionRequest], Built] | None = None
     states: Mapping[str, Sequence[int]] | None = None
-    in_place: Sequence[Sequence[str]] = ()
+    in_place: Sequence[tuple[str, str, int]] = ()
+    length_limits: Mapping[str, Sequence[int] | None] | None = None
     maps: Sequence[FileMap] = ()
     coverage: Sequence[Mapping[str, Any]] = ()

@@ -82,7 +82,7 @@ def report_contradictions(
     lines = []
     for value, said in declared.items():
         fact = facts.get(value)
-        if fact is None or fact.shape is None or said.dims is None:
+        if fact is None or fact.shape is None or said.dims is None or _is_constant(value):
             continue
         source = [dim if isinstance(dim, int) else -1 for dim in fact.shape]
         target = [dim if isinstance(dim, int) else -1 for dim in said.dims]
@@ -103,6 +103,12 @@ def report_contradictions(
         )
         logger.warning(lines[-1], "inference")
     return tuple(lines)
+
+
+def _is_constant(value: ir.Value) -> bool:
+    """Whether a value is that of a Constant, whose tensor alone says what shape it has."""
+    node = value.producer()
+    return node is not None and node.op_type == "Constant" and node.domain == ""
 
 
 def _contradiction(source: Sequence[int], target: Sequence[int], axis: int | None) -> str:

@@ -17,6 +17,7 @@ from sardonyx.api.building.compiled_model import CompiledModel
 from sardonyx.api.building.declarations import declared, metadata, model_texts
 from sardonyx.api.building.distinct_symbols import make_distinct
 from sardonyx.api.building.extra_outputs import add_outputs
+from sardonyx.api.building.length_limits import length_limits
 from sardonyx.api.building.model_loading import Source, load, message_of
 from sardonyx.api.building.model_overrides import (
     fix_dimensions,
@@ -130,6 +131,7 @@ def _build(request: SessionRequest, decoder: DecoderChoice) -> Built:
         + [(line, "inference") for line in compiled.contradictions],
         open_ifs=compiled.open_ifs,
         in_place=shared_caches(model.graph),
+        length_limits=length_limits(model.graph),
     )
 
 

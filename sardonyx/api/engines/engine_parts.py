@@ -50,6 +50,7 @@ def engine_parts(
         "program": program.content,
         "open_ifs": list(built.open_ifs),
         "in_place": list(map(list, built.in_place)),
+        "length_limits": dict(built.length_limits or {}),
         **stored.content,
     }
     return content, {

@@ -137,6 +137,7 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
         is_stored=True,
         open_ifs=content.get("open_ifs", ()),
         in_place=content.get("in_place", ()),
+        length_limits=content.get("length_limits", {}),
         coverage=content.get("coverage") or (),
     )
 

@@ -22,6 +22,12 @@ def _sound(model: Any) -> encoder_decoder.Reading:
 
 
 def _picture(model: Any) -> encoder_decoder.Reading:
+    """A picture of the size that the encoder is made for."""
+    if model.main_input_name != "pixel_values":
+        raise errors.NotImplemented(
+            f"{type(model).__name__} reads {model.main_input_name}; models that read pictures are exported where they "
+            "take pixel_values of one size"
+        )
     return encoder_decoder.fixed("pixel_values", vision.picture(getattr(model.config, "encoder", model.config)))
 
 

@@ -91,7 +91,10 @@ def _config(transformers: Any, name: str, hub: dict[str, Any]) -> Any:
 
 
 def _look_for_weights(folder: Path) -> None:
-    """NoSuchFile where a folder has no config or no weights, with what it has."""
+    """NoSuchFile where a folder is not there, or has no config or no weights, with what it has."""
+    if not folder.is_dir():
+        there = ", ".join(sorted(one.name for one in folder.parent.iterdir())[:12]) if folder.parent.is_dir() else ""
+        raise errors.NoSuchFile(f"There is no folder {folder}: {folder.parent} has {there or 'nothing'}")
     found = sorted(path.name for path in folder.iterdir())
     shown = ", ".join(found[:12]) or "nothing"
     if "config.json" not in found:

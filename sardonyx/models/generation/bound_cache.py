@@ -39,6 +39,7 @@ class BoundCache(Cache):
             place: np.zeros_like(self.buffers[place]) for place, state in enumerate(states) if state.axis is None
         }
         self.turn = 0
+        self.kind = 0  # how many of the model's limits of lengths the caches were made beyond
         # Steps by number of rows, number of tokens, turn and the row they are of (None: all).
         self.steps: dict[tuple[int, int, int, int | None], Step] = {}
         # Buffers as values, by place, whether it is the first of two, number of rows and row.
@@ -114,7 +115,13 @@ class BoundCache(Cache):
     def _choose_single(self) -> None:
         self.single = self._singles.get((self.rows, self.turn))
 
-    def _unbind(self) -> None:
+    def be_of(self, kind: int) -> None:
+        """Be made beyond so many limits of lengths, which the steps that there are may not be for."""
+        if kind != self.kind:
+            self.kind = kind
+            self.unbind()
+
+    def unbind(self) -> None:
         """Forget what was bound: buffers are about to be others."""
         self.steps.clear()
         self._values.clear()
@@ -122,12 +129,12 @@ class BoundCache(Cache):
         self.single = None
 
     def _grow(self, capacity: int) -> None:
-        self._unbind()
+        self.unbind()
         self._blocks.clear()  # one by one, as all at once would be there twice
         for place, (state, buffer) in enumerate(zip(self._states, self.buffers, strict=True)):
             if state.axis is not None:
                 added = [(0, 0)] * buffer.ndim
-                added[state.axis] = (0, capacity - buffer.shape[state.axis])
+                added[state.axis] = (0, max(capacity, state.fewest) - buffer.shape[state.axis])
                 self.buffers[place] = np.pad(buffer, added)
                 self._blocks.append((self.buffers[place][None], state.axis + 1))
 
@@ -159,6 +166,7 @@ class BoundCache(Cache):
 
     def _clear(self) -> None:
         self.turn = 0
+        self.be_of(0)
         for place in self.turned:
             self.buffers[place][:] = 0
         self._choose_single()

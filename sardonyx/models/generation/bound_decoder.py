@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,15 @@ KEPT = 4
 KEPT_BYTES = 128 << 20
 
 
+def counts_by_mask(session: InferenceSession, signature: Signature) -> bool:
+    """Whether the mask tells a model how many tokens a row has, as GroupQueryAttention takes it: without padding."""
+    growing = [state for state in signature.states if state.axis is not None]
+    if not growing or signature.has(PAST_LENGTH) or not signature.has(MASK):
+        return False
+    shared = session._session().in_place
+    return all((state.given, state.made) in shared for state in growing)
+
+
 class BoundDecoder(Decoder):
     """Steps over buffers that are bound as caches and as what is made of them.
 
@@ -38,6 +48,8 @@ class BoundDecoder(Decoder):
         logits = next(one for one in session.get_outputs() if one.name == signature.logits)
         self._logits_dtype = np.dtype({"tensor(float16)": np.float16}.get(logits.type, np.float32))
         self._last_only = logits.shape[1] == 1
+        limits = session._session().length_limits.get(MASK, ()) if self._counts_by_mask else ()
+        self._limits = None if limits is None else list(limits)
         self._kept: list[BoundCache] = []
         self._keeping = threading.Lock()
         if self.vocabulary is None:
@@ -48,13 +60,8 @@ class BoundDecoder(Decoder):
     @staticmethod
     def serves(session: InferenceSession, signature: Signature) -> bool:
         """Whether a session is of one of the two kinds."""
-        growing = [state for state in signature.states if state.axis is not None]
-        if not growing:
-            return False
-        if signature.has(PAST_LENGTH):
-            return True
-        shared = session._session().in_place
-        return signature.has(MASK) and all((state.given, state.made) in shared for state in growing)
+        has_growing = any(state.axis is not None for state in signature.states)
+        return has_growing and (signature.has(PAST_LENGTH) or counts_by_mask(session, signature))
 
     def cache(self, rows: int, capacity: int | None = None, *, spread: int = 1) -> BoundCache:
         self._require_rows(rows * spread)
@@ -80,10 +87,44 @@ class BoundDecoder(Decoder):
                     return self._kept.pop(place)
         return None
 
+    def read(
+        self, ids: Any, cache: Cache, attention_mask: Array | None = None, others: Mapping[str, Any] | None = None
+    ) -> Array:
+        assert isinstance(cache, BoundCache)
+        ids = np.asarray(ids)
+        if self._limits and ids.ndim == 2:
+            kind = bisect_left(self._limits, cache.length + ids.shape[1])
+            if cache.length and kind != cache.kind:
+                ids, attention_mask = _whole(cache, ids, attention_mask)
+                cache.crop(0)
+            cache.reserve(cache.length + ids.shape[1])
+            cache.be_of(kind)
+        return super().read(ids, cache, attention_mask, others)
+
+    def step(
+        self,
+        ids: Any,
+        cache: Cache,
+        attention_mask: Array | None = None,
+        position_ids: Array | None = None,
+        others: Mapping[str, Any] | None = None,
+    ) -> Array:
+        """As of `Decoder`. Where a longer text has other tables of rotary embeddings, what was read is read again."""
+        assert isinstance(cache, BoundCache)
+        ids = np.asarray(ids)
+        if self._limits and ids.ndim == 2:
+            kind = max(cache.kind, bisect_left(self._limits, cache.length + ids.shape[1]))
+            if cache.length and kind != cache.kind:
+                return self.read(ids, cache, attention_mask, others)
+            cache.be_of(kind)
+        return super().step(ids, cache, attention_mask, position_ids, others)
+
     def _follow(self, tokens: Sequence[int], cache: Cache) -> SingleStep | None:
         assert isinstance(cache, BoundCache)
         step, begin = cache.single, cache.length
-        if step is None or begin >= cache.capacity:
+        if step is None or begin >= cache.capacity or self._limits is None:
+            return None
+        if self._limits and bisect_left(self._limits, begin + 1) != cache.kind:
             return None
         ids, positions, hidden = step.ids, step.positions, cache.hidden
         for row, token in enumerate(tokens):
@@ -106,22 +147,27 @@ class BoundDecoder(Decoder):
 
     def _run(self, cache: Cache, ids: Array, positions: Array, others: Mapping[str, Any]) -> Array:
         assert isinstance(cache, BoundCache)
-        if self._counts_by_mask:
-            new = cache.table[:, cache.length : cache.length + ids.shape[1]]
-            if not new.all():
-                return self._row_by_row(cache, ids, positions, new != 0, others)
-            return self._bound_run(cache, ids, positions, cache.coming, others, None)
-        return self._bound_run(cache, ids, positions, None, others, None)
+        if self._limits is None:
+            cache.unbind()  # the mask has another width
+        new = cache.table[:, cache.length : cache.length + ids.shape[1]]
+        if self._counts_by_mask and not new.all():
+            logits = self._row_by_row(cache, ids, positions, new != 0, others)
+        else:
+            coming = cache.coming if self._counts_by_mask else None
+            logits = self._bound_run(cache, ids, positions, coming, others, None)
+        cache.take_turns()
+        return logits
 
     def _row_by_row(
         self, cache: BoundCache, ids: Array, positions: Array, is_token: Array, others: Mapping[str, Any]
     ) -> Array:
         """Read each row's tokens alone, without its padding."""
-        if cache.turned:
-            raise errors.InvalidArgument("A model with states of fixed size takes no padding: give prompts one by one")
         logits = np.zeros((len(ids), 1, self.vocabulary or 0), self._logits_dtype)
         for row, kept in enumerate(is_token):
-            if kept.any():
+            if not kept.any():
+                for place in cache.turned:
+                    cache.next(place)[row] = cache.now(place)[row]
+            else:
                 alone = {
                     name: value[row : row + 1] if np.shape(value)[:1] == (len(ids),) else value
                     for name, value in others.items()
@@ -152,13 +198,18 @@ class BoundDecoder(Decoder):
             if coming is None or step.counts is None:
                 step.mask[...] = cache.table if row is None else cache.table[row]
             else:
-                step.mask[...] = np.arange(cache.capacity) < coming[:, None]
+                step.mask[...] = np.arange(step.mask.shape[1]) < coming[:, None]
                 step.counts[:] = coming.tolist()
         for name, value in others.items():
             step.others[name][...] = value
         self.session.run_with_iobinding(step.binding)
-        cache.take_turns()
         return step.logits
+
+    def _width(self, cache: BoundCache, count: int) -> int:
+        """The columns of the mask for `count` more tokens: the buffer's, up to where the model would differ."""
+        if self._limits is None:
+            return cache.length + count
+        return min([cache.capacity, *self._limits[cache.kind : cache.kind + 1]])
 
     def _bind(self, cache: BoundCache, ids: Array, others: Mapping[str, Any], row: int | None) -> Step:
         signature = self._signature
@@ -190,7 +241,7 @@ class BoundDecoder(Decoder):
         mask = None
         if signature.has(MASK):
             if self._counts_by_mask or dtype(MASK) != cache.table.dtype:
-                mask = given(MASK, np.zeros((rows, cache.capacity), dtype(MASK)))
+                mask = given(MASK, np.zeros((rows, self._width(cache, count)), dtype(MASK)))
             else:
                 given(MASK, cache.table)
         has_positions, has_past = signature.has(POSITIONS), signature.has(PAST_LENGTH)
@@ -226,3 +277,10 @@ def _show(step: SingleStep, cache: BoundCache) -> None:
         else:
             mask[row, count] = 1
         counts[row] = wanted
+
+
+def _whole(cache: Cache, ids: Array, mask: Array | None) -> tuple[Array, Array]:
+    """What a cache holds together with tokens that go on from it, and the mask of both."""
+    new = np.ones_like(ids) if mask is None else np.asarray(mask)
+    whole = new if new.shape[1] > ids.shape[1] else np.concatenate([cache.mask, new], axis=1)
+    return np.concatenate([cache.tokens, ids], axis=1), whole

@@ -72,7 +72,8 @@ class Decoder(ABC):
         from sardonyx.models.generation.growing_decoder import GrowingDecoder
         from sardonyx.models.generation.whole_decoder import WholeDecoder
 
-        signature = Signature.of(session.get_inputs(), session.get_outputs())
+        fewest = session._session().fewest_positions
+        signature = Signature.of(session.get_inputs(), session.get_outputs(), fewest)
         if not signature.states:
             return WholeDecoder(session, signature, config)
         if BoundDecoder.serves(session, signature):

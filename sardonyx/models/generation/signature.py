@@ -50,7 +50,8 @@ class State:
     """One cache: what goes in is called `given`, what comes out `made`.
 
     `shape` has None for dimensions that are not fixed. `axis` is the one that has an element for each position; it is
-    None for a state whose size stays, as those of convolutions and of state spaces do.
+    None for a state whose size stays, as those of convolutions and of state spaces do. `fewest` is the number of
+    positions below which the model takes no such cache.
     """
 
     given: str
@@ -58,13 +59,14 @@ class State:
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...]
     axis: int | None
+    fewest: int = 0
 
     def sized(self, rows: int, positions: int, head_size: int | None) -> tuple[int, ...]:
         """The shape for so many rows and positions; `head_size` stands for any other dimension that is not fixed.
 
         `errors.InvalidArgument` where such a dimension is left.
         """
-        known = {0: rows, self.axis: positions}
+        known = {0: rows, self.axis: max(positions, self.fewest)}
         sizes = [known.get(place, size) for place, size in enumerate(self.shape)]
         sizes = [head_size if size is None else size for size in sizes]
         if any(size is None for size in sizes):
@@ -97,8 +99,13 @@ class Signature:
     greedy: bool = False
 
     @staticmethod
-    def of(inputs: Sequence[Argument], outputs: Sequence[Argument]) -> Signature:
-        """The signature of a session; `errors.InvalidArgument` where it is none of a decoder."""
+    def of(
+        inputs: Sequence[Argument], outputs: Sequence[Argument], fewest: Mapping[str, int] | None = None
+    ) -> Signature:
+        """The signature of a session; `errors.InvalidArgument` where it is none of a decoder.
+
+        `fewest` are the positions that caches need to have, by the names of the inputs.
+        """
         by_name = {one.name: one for one in inputs}
         if IDS not in by_name:
             raise errors.InvalidArgument(
@@ -110,7 +117,9 @@ class Signature:
                 "The model is no decoder of tokens: it has no output 'logits' of shape (batch, tokens, vocabulary), "
                 f"but {', '.join(f'{one.name} {one.shape}' for one in outputs)}"
             )
-        states = tuple(_states(inputs, [one for one in outputs if one.name not in (logits.name, GREEDY_TOKENS)]))
+        states = tuple(
+            _states(inputs, [one for one in outputs if one.name not in (logits.name, GREEDY_TOKENS)], fewest or {})
+        )
         known = {IDS, MASK, POSITIONS, PAST_LENGTH, USE_CACHE, *(state.given for state in states)}
         batch, step = _fixed(by_name[IDS].shape)
         return Signature(
@@ -141,7 +150,7 @@ def _masks_new(ids: Argument, mask: Argument | None, states: Sequence[State]) ->
     return isinstance(mask.shape[1], str) and mask.shape[1] == ids.shape[1]
 
 
-def _states(inputs: Sequence[Argument], outputs: Sequence[Argument]) -> Iterator[State]:
+def _states(inputs: Sequence[Argument], outputs: Sequence[Argument], fewest: Mapping[str, int]) -> Iterator[State]:
     """The caches, in the order of the inputs: pairs by name, else what is left, in order."""
     made = {one.name: one for one in outputs}
     given = [one for one in inputs if _CACHE.match(one.name) and len(one.shape) >= 2]
@@ -158,7 +167,8 @@ def _states(inputs: Sequence[Argument], outputs: Sequence[Argument]) -> Iterator
         if one.name in pairs:
             shape = _fixed(one.shape)
             free = [place for place, size in enumerate(shape) if place > 0 and size is None]
-            yield State(one.name, pairs[one.name].name, _dtype(one), shape, free[0] if free else None)
+            axis = free[0] if free else None
+            yield State(one.name, pairs[one.name].name, _dtype(one), shape, axis, fewest.get(one.name, 0))
 
 
 def _partners(name: str) -> Iterator[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -15,6 +17,7 @@ from sardonyx.models.base import refuse_unknown
 from sardonyx.models.folders import layout
 from sardonyx.models.folders.decoders import decoder_name
 from sardonyx.models.generation import model_facts, signature
+from sardonyx.models.generation.bound_decoder import counts_by_mask
 from sardonyx.models.generation.decoder import Decoder
 from sardonyx.models.generation.signature import Signature
 from sardonyx.models.requirements import installed
@@ -22,6 +25,7 @@ from sardonyx.models.tasks import key_values as caches_of
 from sardonyx.models.tasks import own_loop
 from sardonyx.models.tasks.generating import Generating, Generation, ones, output
 from sardonyx.models.tasks.key_values import key_values
+from sardonyx.models.tasks.unpadded import run_unpadded
 
 if TYPE_CHECKING:
     from sardonyx.models.folders.model_files import ModelFiles
@@ -131,8 +135,8 @@ class ORTModelForCausalLM(Generating):
         values["input_ids"] = input_ids
         if "attention_mask" in part.inputs:
             whole = earlier + length
-            mask = attention_mask if attention_mask is not None else ones(batch, whole, tokens)
-            values["attention_mask"] = mask[:, -length:] if self._masks_new else mask
+            shown = attention_mask if attention_mask is not None else ones(batch, whole, tokens)
+            values["attention_mask"] = shown[:, -length:] if self._masks_new else shown
         if "position_ids" in part.inputs:
             values["position_ids"] = position_ids
             if position_ids is None:
@@ -147,8 +151,13 @@ class ORTModelForCausalLM(Generating):
             values |= dict(zip(self.key_value_input_names, past.flat(), strict=True))
 
         wanted = ["logits", *(self.key_value_output_names if keeps else ())]
+        mask = values.get("attention_mask")
+        is_padded = mask is not None and not as_numpy(mask)[:, -length:].all()
         try:
-            results = part.run(values, wanted)
+            if is_padded and self._counts_by_mask:
+                results = run_unpadded(part, values, wanted, self._caches)
+            else:
+                results = part.run(values, wanted)
         except errors.OnnxRuntimeError as error:
             raise vocabulary.explained(error, input_ids, self.config, earlier) from error
         logits = results["logits"]
@@ -170,6 +179,23 @@ class ORTModelForCausalLM(Generating):
             raise errors.InvalidArgument(
                 f"position_ids has the shape {list(positions.shape)}: expected {[batch, length]}, as of input_ids"
             )
+
+    def prepare_inputs_for_generation(self, input_ids: Array, *args: Any, **kwargs: Any) -> Any:
+        """transformers' own; where a longer text has other tables of rotary embeddings, all of it is read again."""
+        name = "cache" if kwargs.get("cache") is not None else "past_key_values"
+        past = key_values(kwargs.get(name))
+        limits = self.session._session().length_limits.get("attention_mask")
+        if past is not None and limits:
+            earlier, whole = past.get_seq_length(), int(input_ids.shape[1])
+            if bisect_left(limits, earlier) != bisect_left(limits, whole):
+                kwargs |= {name: None, "next_sequence_length": None}
+        return super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
+
+    @cached_property
+    def _counts_by_mask(self) -> bool:
+        """Whether the model takes the number of a row's tokens from its mask."""
+        part = self._main
+        return "input_ids" in part.inputs and counts_by_mask(self.session, Signature.of(part.given, part.made))
 
     @property
     def steps(self) -> Decoder:

@@ -293,13 +293,19 @@ class ORTModelForConditionalGeneration(Generating):
             states = self.encoder(**{self.main_input_name: main, "attention_mask": mask}).last_hidden_state
         else:
             states = like = states[0] if isinstance(states, tuple | list) else states.last_hidden_state
-        states = as_numpy(states, "encoder_outputs")
-        steps = EncodedDecoder(self._files_in_place(), self.config, states, self._states_mask(mask, states))
+        steps = self.steps_over(as_numpy(states, "encoder_outputs"), mask)
         prompt = own_loop.started(call, len(states), call.values.get("decoder_input_ids"))
         self._check_ids(prompt, self.decoder.vocabulary, "decoder_input_ids")
         shown = call.values.get("decoder_attention_mask")
         shown = np.ones_like(prompt) if shown is None else as_numpy(shown, "decoder_attention_mask")
         return own_loop.like(call.run(steps, prompt, shown), like)
+
+    def steps_over(self, states: np.ndarray[Any, Any], mask: np.ndarray[Any, Any] | None = None) -> EncodedDecoder:
+        """The decoder as steps, as our own loop takes it, over the encoder's states (rows, length, size).
+
+        `mask` is that of the encoder's inputs.
+        """
+        return EncodedDecoder(self._files_in_place(), self.config, states, self._states_mask(mask, states))
 
     def _files_in_place(self) -> DecoderFiles:
         """The decoder's sessions, with one that writes its caches in place, where that is possible; made once for all

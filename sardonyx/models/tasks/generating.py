@@ -12,6 +12,8 @@ import numpy as np
 from sardonyx import errors
 from sardonyx.models.arrays import Array, as_numpy, as_tensor, is_tensor
 from sardonyx.models.base import LOG, ORTModel
+from sardonyx.models.folders.generation_defaults import generation_defaults
+from sardonyx.models.generation.settings import Settings
 from sardonyx.models.requirements import installed, require
 from sardonyx.models.tasks import own_loop
 from sardonyx.models.tasks.key_values import KeyValues, key_values
@@ -19,8 +21,6 @@ from sardonyx.models.tasks.key_values import KeyValues, key_values
 if TYPE_CHECKING:
     from sardonyx.models.folders.model_files import ModelFiles
     from sardonyx.models.sessions import SessionSettings
-
-GENERATION_CONFIG = "generation_config.json"
 
 
 def _mixin() -> Any:
@@ -241,14 +241,17 @@ class Generation:
         config.use_cache = self.use_cache
         found = copy.deepcopy(given)
         if found is None:
-            name = files.find_name(GENERATION_CONFIG)
-            if name is None:
+            said = generation_defaults(files)
+            if said is None:
                 found = transformers.GenerationConfig.from_model_config(config)
             else:
+                values, name = said
                 try:
-                    found = transformers.GenerationConfig.from_dict(dict(files.read_json(name)))
-                except (ValueError, TypeError, AttributeError) as error:
-                    raise errors.Fail(f"{name} of {files.where} is no generation config: {error}") from error
+                    found = transformers.GenerationConfig.from_dict(dict(values))
+                    Settings.of(found, **own_loop.changes(found, None))
+                except (errors.InvalidArgument, ValueError, TypeError, AttributeError) as error:
+                    reason = error.message if isinstance(error, errors.InvalidArgument) else error
+                    raise errors.Fail(f"{name} of {files.where} is no generation config: {reason}") from error
         found._from_model_config = False  # whatever wrote it: the model's config says nothing of generation here
         found.use_cache = self.use_cache
         found.cache_implementation = None

@@ -77,12 +77,13 @@ class KeyValues:
 
     @property
     def is_sliding(self) -> list[bool]:
-        return [False] * len(self)
+        """For each layer whether it has forgotten what has left the window of its attention."""
+        return [self._has_length(layer) and layer[1].shape[_LENGTH_AXIS] < self._length for layer in self._layers]
 
     @property
     def is_croppable(self) -> bool:
-        """Whether positions can be taken back: not from states that hold the sum of all."""
-        return not any(self.is_linear)
+        """Whether positions can be taken back: not from states that hold the sum of all, nor where some are gone."""
+        return not any(self.is_linear) and not any(self.is_sliding)
 
     def activate_past_recording(self) -> None:
         """Nothing: earlier positions are all there."""
@@ -125,9 +126,16 @@ class KeyValues:
         if kept >= self._length:
             return
         if not self.is_croppable:
-            raise errors.Fail("The model has states without a length, from which no position can be taken back")
-        self._layers = tuple((*(one[:, :, :kept] for one in layer[:2]), *layer[2:]) for layer in self._layers)
+            raise errors.Fail(
+                "The model has states without a length, or caches of a window alone, from which no position can be "
+                "taken back"
+            )
+        self._layers = tuple((*(self._cut(one, kept) for one in layer[:2]), *layer[2:]) for layer in self._layers)
         self._length = kept
+
+    def _cut(self, array: Array, length: int) -> Array:
+        """The first positions; a cache that is longer than what it holds keeps its size, which the model asks for."""
+        return array[:, :, :length] if array.shape[_LENGTH_AXIS] == self._length else array
 
     def flat(self) -> list[Array]:
         """All arrays, layer by layer."""
@@ -181,6 +189,12 @@ def by_layer(names: Sequence[CacheName], values: Mapping[str, Array], length: in
     return KeyValues(list(layers.values()), length)
 
 
+def grows(part: Part, name: str) -> bool:
+    """Whether a cache gets longer by the tokens that are read; states, and caches that forget, keep their size."""
+    shape = part.input_shapes[name]
+    return len(shape) == 4 and not isinstance(shape[_LENGTH_AXIS], int) and name not in part.fewest_positions
+
+
 def key_values(given: Any) -> KeyValues | None:
     """Caches of whatever a caller has: ours, tuples of tuples, a cache of transformers; None for none and for empty."""
     if given is None or isinstance(given, KeyValues):
@@ -206,7 +220,7 @@ def key_values(given: Any) -> KeyValues | None:
 def empty(
     part: Part, names: Sequence[CacheName], batch: int, head_size: int, cross_length: int = 0
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Caches without a position by input name; states that have no length are zeros.
+    """Caches without a position by input name; states that have no length are zeros, and so are caches that forget.
 
     Those of cross attention have `cross_length` positions of zeros: the length has one name with that of the encoder's
     states, so that both are the same. `head_size` stands for a last axis whose size the model leaves open.
@@ -216,7 +230,7 @@ def empty(
         shape = [*part.input_shapes[one.input]]
         last = len(shape) - 1
         free = {0: batch, last: head_size}
-        length = cross_length if one.is_cross else 0
+        length = cross_length if one.is_cross else part.fewest_positions.get(one.input, 0)
         sizes = [size if isinstance(size, int) and axis else free.get(axis, length) for axis, size in enumerate(shape)]
         found[one.input] = np.zeros(sizes, part.inputs[one.input])
     return found

@@ -52,7 +52,7 @@ class Call:
         self.values = {name: value for name, value in rest.items() if value is not None}
         if inputs is not None:
             self.values.setdefault(model.main_input_name, inputs)
-        self.settings = Settings.of(self.config, **_changes(self.config, length))
+        self.settings = Settings.of(self.config, **changes(self.config, length))
         self.reason = self._reason(model)
 
     def _reason(self, model: Any) -> str | None:
@@ -81,7 +81,7 @@ class Call:
         ).sequences
 
 
-def _changes(config: Any, length: Any) -> dict[str, Any]:
+def changes(config: Any, length: Any) -> dict[str, Any]:
     """What differs for our loop from a generation config: transformers does not look at it, or means nothing by it."""
     changes: dict[str, Any] = {} if length is None else {"max_length": length}
     if not config.do_sample:

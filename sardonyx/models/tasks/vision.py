@@ -33,7 +33,8 @@ class ORTModelForVision2Seq(ORTModelForConditionalGeneration):
     @classmethod
     def _of_kind(cls, config: Any) -> type[Any]:
         """The class of a model's kind."""
-        of_patches = cls is ORTModelForVision2Seq and config.model_type == "pix2struct"
+        is_general = cls in (ORTModelForVision2Seq, ORTModelForImageTextToText)
+        of_patches = is_general and config.model_type == "pix2struct"
         return ORTModelForPix2Struct if of_patches else cls
 
     def forward(
@@ -64,6 +65,13 @@ class ORTModelForVision2Seq(ORTModelForConditionalGeneration):
             return_dict,
             kwargs,
         )
+
+
+class ORTModelForImageTextToText(ORTModelForVision2Seq):
+    """As `ORTModelForVision2Seq`, by the name that transformers 5 has for it; models that read text as well are not
+    served."""
+
+    auto_model_class = AutoClass("AutoModelForImageTextToText")
 
 
 class ORTModelForPix2Struct(ORTModelForVision2Seq):

@@ -101,6 +101,8 @@ def test_folders_that_hold_no_model(source: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "no such"}')
     with pytest.raises(errors.InvalidArgument, match="cannot read the config"):
         export_model(tmp_path, tmp_path / "out")
+    with pytest.raises(errors.NoSuchFile, match=r"There is no folder .*absent: .* has config.json, model.safetensors"):
+        export_model(tmp_path, tmp_path / "out", subfolder="absent")
     with pytest.raises(errors.NoSuchFile, match="is no folder, and cannot be had as a model's id"):
         export_model(str(tmp_path / "absent"), tmp_path / "out", local_files_only=True)
     with pytest.raises(errors.InvalidArgument, match="model is a Linear; expected a model of transformers"):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from sardonyx import errors
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.session import InferenceSession
 from sardonyx.models.generation.bound_decoder import BoundDecoder
@@ -87,9 +92,9 @@ def _model(with_state: bool) -> onnx.ModelProto:
     return model
 
 
-def _reference(tokens: list[int], with_state: bool) -> np.ndarray:
+def _reference(tokens: list[int], with_state: bool, tables: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
     """Logits behind a text in float64: rotated keys and queries, groups of heads, a causal mask."""
-    weights = {name: value.astype(np.float64) for name, value in _weights().items()}
+    weights = {name: value.astype(np.float64) for name, value in (_weights() | dict(tables or {})).items()}
     x = weights["table"][tokens]
     count = len(tokens)
 
@@ -181,3 +186,159 @@ def test_states_of_fixed_size_take_turns(greedy: str) -> None:
     for prompt in (first.sequences[0].tolist(), [3, 4, 6, 7]):
         again = generate(decoder, [prompt], Settings(max_new_tokens=4), cache=first.cache)
         assert again.sequences[0].tolist() == _continued(prompt, 4, True)
+
+
+# Models as the builder of onnxruntime-genai writes them
+
+
+def _long_rope(limit: int) -> onnx.ModelProto:
+    """The model with other tables of rotary embeddings for texts of more than `limit` tokens."""
+    model = _model(False)
+    graph = model.graph
+    tables = {one.name: numpy_helper.to_array(one) for one in graph.initializer if one.name in ("cos", "sin")}
+    for one in [one for one in graph.initializer if one.name in tables]:
+        graph.initializer.remove(one)
+    branches = {}
+    for branch, turned in (("then_branch", _LONG), ("else_branch", 1)):
+        names = [f"{branch}_{name}" for name in tables]
+        angles = np.arctan2(tables["sin"], tables["cos"]) if turned == 1 else _angles() * turned
+        values = [np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)]
+        nodes = [
+            helper.make_node("Constant", [], [name], value=numpy_helper.from_array(value, name))
+            for name, value in zip(names, values, strict=True)
+        ]
+        outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [128, SIZE // 2]) for name in names]
+        branches[branch] = helper.make_graph(nodes, branch, [], outputs)
+    graph.initializer.append(numpy_helper.from_array(np.array(limit), "limit"))
+    place = next(place for place, node in enumerate(graph.node) if node.op_type == "GroupQueryAttention")
+    graph.node.insert(place, helper.make_node("If", ["is_long"], ["cos", "sin"], **branches))
+    graph.node.insert(place, helper.make_node("Greater", ["total64", "limit"], ["is_long"]))
+    onnx.checker.check_model(model)
+    return model
+
+
+_LONG = 0.25
+
+
+def _angles() -> np.ndarray:
+    return np.arange(128)[:, None] / 100.0 ** (np.arange(SIZE // 2) / (SIZE // 2))
+
+
+def _long_reference(tokens: list[int], limit: int) -> np.ndarray:
+    angles = _angles() * (_LONG if len(tokens) > limit else 1)
+    return _reference(tokens, False, {"cos": np.cos(angles), "sin": np.sin(angles)})
+
+
+@pytest.mark.parametrize("prompt", [3, 15, 16, 17, 40])
+@pytest.mark.parametrize("chunk", [8, 512])
+def test_a_longer_text_has_other_tables_of_rotary_embeddings(
+    prompt: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tables are those of the text's length, however much room the buffer has; keys before are made anew."""
+    decoder = Decoder.of(InferenceSession(_long_rope(16).SerializeToString()))
+    monkeypatch.setattr(decoder, "_chunk", lambda rows: chunk)
+    tokens = np.random.default_rng(5).integers(0, WORDS, prompt).tolist()
+    found = generate(decoder, [tokens], Settings(max_new_tokens=20))
+    wanted = list(tokens)
+    for _ in range(20):
+        wanted.append(int(_long_reference(wanted, 16).argmax()))
+    assert found.sequences[0].tolist() == wanted
+    # A shorter text that goes on from a cache of long ones is read anew.
+    again = generate(decoder, [wanted[:12]], Settings(max_new_tokens=3), cache=found.cache)
+    short = wanted[:12]
+    for _ in range(3):
+        short.append(int(_long_reference(short, 16).argmax()))
+    assert again.sequences[0].tolist() == short
+
+
+def test_a_cache_that_forgets_has_room_for_its_window() -> None:
+    model = _model(False)
+    node = next(node for node in model.graph.node if node.op_type == "GroupQueryAttention")
+    node.attribute.extend(
+        [helper.make_attribute("local_window_size", 100), helper.make_attribute("sliding_window_cache", 1)]
+    )
+    decoder = Decoder.of(InferenceSession(model.SerializeToString()))
+    found = generate(decoder, [[3, 4, 5]], Settings(max_new_tokens=70)).sequences[0].tolist()
+    assert found == _continued([3, 4, 5], 70, False)
+
+
+def test_states_of_fixed_size_beside_padding() -> None:
+    ids = np.array([[0, 0, 0, 5, 6], [7, 8, 9, 10, 11]])
+    mask = np.array([[0, 0, 0, 1, 1], [1, 1, 1, 1, 1]])
+    found = generate(grouped(True), ids, Settings(max_new_tokens=8), attention_mask=mask).sequences
+    for row in range(2):
+        wanted = _continued(ids[row][mask[row] > 0].tolist(), 8, True)
+        assert found[row][5 - mask[row].sum() :].tolist() == wanted
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder as the builder writes it: the model, and one file that says what it is."""
+    onnx.save(_model(False), tmp_path / "model.onnx")
+    said = {
+        "model": {
+            "type": "llama",
+            "vocab_size": WORDS,
+            "context_length": 128,
+            "eos_token_id": 30,
+            "pad_token_id": 0,
+            "decoder": {
+                "filename": "model.onnx",
+                "head_size": SIZE,
+                "hidden_size": WIDTH,
+                "num_attention_heads": HEADS,
+                "num_key_value_heads": GROUPS,
+                "num_hidden_layers": 1,
+            },
+        },
+        "search": {"max_length": 17, "do_sample": False, "early_stopping": True, "repetition_penalty": 1.5},
+    }
+    (tmp_path / "genai_config.json").write_text(json.dumps(said))
+    return tmp_path
+
+
+def test_a_call_of_the_model_leaves_padding_out(folder: Path) -> None:
+    from sardonyx.models import ORTModelForCausalLM
+
+    model = ORTModelForCausalLM.from_pretrained(folder)
+    ids = np.array([[0, 0, 0, 5, 6], [7, 8, 9, 10, 11], [1, 2, 3, 0, 0]])
+    mask = np.array([[0, 0, 0, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    first = model(ids, attention_mask=mask)
+    texts = [row[shown > 0].tolist() for row, shown in zip(ids, mask, strict=True)]
+    for row, text in enumerate(texts):
+        for count, place in enumerate(np.flatnonzero(mask[row])):
+            expected = _reference(text[: count + 1], False)
+            np.testing.assert_allclose(first.logits[row, place], expected, rtol=1e-4, atol=1e-4)
+        assert not first.logits[row, mask[row] == 0].any()
+    # Two further tokens, of which the last row has one.
+    more, shown = np.array([[12, 13], [14, 15], [16, 17]]), np.array([[1, 1], [1, 1], [1, 0]])
+    second = model(more, attention_mask=np.concatenate([mask, shown], axis=1), past_key_values=first.past_key_values)
+    third = model(
+        more[:, :1],
+        attention_mask=np.concatenate([mask, shown, np.ones((3, 1), np.int64)], axis=1),
+        past_key_values=second.past_key_values,
+    )
+    for row, text in enumerate(texts):
+        text += more[row, shown[row] > 0].tolist()
+        last = shown[row].sum() - 1
+        np.testing.assert_allclose(second.logits[row, last], _reference(text, False), rtol=1e-4, atol=1e-4)
+        expected = _reference([*text, int(more[row, 0])], False)
+        np.testing.assert_allclose(third.logits[row, 0], expected, rtol=1e-4, atol=1e-4)
+    with pytest.raises(errors.InvalidArgument, match="attention_mask is 0"):
+        model(ids[:1, :2], attention_mask=np.zeros((1, 2), np.int64))
+
+
+def test_generation_follows_the_search_of_the_folder(folder: Path) -> None:
+    from sardonyx.models import ORTModelForCausalLM
+
+    model = ORTModelForCausalLM.from_pretrained(folder)
+    assert model.generation_config.eos_token_id == 30
+    found = model.generate(np.array([[3, 4, 5]]), eos_token_id=[])
+    assert found.shape == (1, 17)
+    settings = Settings(max_length=17, repetition_penalty=1.5)
+    np.testing.assert_array_equal(found, generate(grouped(), [[3, 4, 5]], settings).sequences)
+    said = json.loads((folder / "genai_config.json").read_text())
+    for search, message in (({"repetition_penalty": "much"}, "repetition_penalty"), ([], "search in")):
+        (folder / "genai_config.json").write_text(json.dumps({**said, "search": search}))
+        with pytest.raises(errors.Fail, match=f"{message}.*genai_config|genai_config.*{message}"):
+            ORTModelForCausalLM.from_pretrained(folder)

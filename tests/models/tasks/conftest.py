@@ -24,6 +24,7 @@ GENERATORS = (
     "m2m100 merged",
     "trocr",
     "whisper merged",
+    "pix2struct",
 )
 
 
@@ -83,6 +84,7 @@ class Generators:
             "llama": "ORTModelForCausalLM",
             "whisper": "ORTModelForSpeechSeq2Seq",
             "trocr": "ORTModelForVision2Seq",
+            "pix2struct": "ORTModelForImageTextToText",
         }
         return getattr(models, kinds.get(name.split()[0], "ORTModelForSeq2SeqLM"))
 

@@ -145,6 +145,33 @@ def trocr(vocabulary: int) -> Any:
     return model
 
 
+def pix2struct(vocabulary: int) -> Any:
+    text = {"vocab_size": vocabulary, "hidden_size": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    text |= {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 2}
+    vision = {
+        "hidden_size": 16,
+        "patch_embed_hidden_size": 12,
+        "d_ff": 16,
+        "d_kv": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "seq_len": 9,
+    }
+    config = transformers.Pix2StructConfig(text_config=text, vision_config=vision)
+    model = spread(transformers.Pix2StructForConditionalGeneration(config))
+    model.generation_config = transformers.GenerationConfig(pad_token_id=0, eos_token_id=2, decoder_start_token_id=0)
+    return model
+
+
+def random_patches(rows: int) -> dict[str, Any]:
+    """Patches of two by two pixels with their row and column in front, the last two of the first row padding."""
+    patches = torch.randn(rows, 9, 14, generator=torch.Generator().manual_seed(1))
+    patches[..., 0], patches[..., 1] = torch.arange(9) // 3 + 1, torch.arange(9) % 3 + 1
+    mask = torch.ones(rows, 9)
+    mask[0, -2:] = patches[0, -2:] = 0
+    return {"flattened_patches": patches, "attention_mask": mask}
+
+
 # Whisper: 40 tokens of text, then the special ones, then timestamps of 20 ms up to 30 s.
 END, START, EN, DE, TRANSLATE, TRANSCRIBE, PREVIOUS, SILENCE, NO_TIMES, FIRST_TIME = range(40, 50)
 _FRAMES = 100
@@ -284,7 +311,8 @@ class _Steps:
 
         mask = given.get("encoder_attention_mask")
         shown = shown * 0 + 1
-        is_plain = self._model.config.model_type == "vision-encoder-decoder"  # which takes 4-D masks of 0 and 1 alone
+        # These take 4-D masks of 0 and 1 alone.
+        is_plain = self._model.config.model_type in ("vision-encoder-decoder", "pix2struct")
         return self._model(
             encoder_outputs=BaseModelOutput(last_hidden_state=states),
             decoder_input_ids=given["input_ids"],
@@ -379,7 +407,7 @@ def _axes(name: str, value: Any, lengths: Mapping[str, str]) -> dict[int, str]:
         found |= {2: "length", 3: "read"}
     elif name == "logits" and name in lengths:
         found[1] = lengths[name]
-    elif name in ("input_ids", "position_ids", "logits"):
+    elif name in ("input_ids", "position_ids", "logits", "flattened_patches"):
         found[1] = "length"
     elif name == "attention_mask":
         found[1] = lengths.get(name, "length")
@@ -425,4 +453,6 @@ def read_by(kind: str) -> dict[str, Any]:
         return {"input_features": random_sound(2)}
     if kind == "trocr":
         return {"pixel_values": torch.zeros((2, 3, 16, 16))}
+    if kind == "pix2struct":
+        return random_patches(2)
     return {"input_ids": torch.tensor([[5, 6, 7], [8, 9, 10]]), "attention_mask": torch.ones((2, 3), dtype=torch.int64)}

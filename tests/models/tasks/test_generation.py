@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import shutil
 from collections.abc import Callable
@@ -37,6 +38,8 @@ def inputs(name: str) -> dict[str, Any]:
         return {"input_features": exports.random_sound(2)}
     if name.startswith("trocr"):
         return {"pixel_values": torch.tensor(chance.standard_normal((2, 3, 16, 16)), dtype=torch.float32)}
+    if name.startswith("pix2struct"):
+        return exports.random_patches(2)
     ids = chance.integers(6, 200, (2, 7))
     mask = np.ones_like(ids)
     padding = slice(None, 3) if name.split()[0] in ("gpt2", "llama") else slice(-3, None)
@@ -472,6 +475,38 @@ def test_other_names_of_the_main_input(monkeypatch: pytest.MonkeyPatch, name: st
         model.forward(**{main: 1}, attention_mask=2, decoder_input_ids=3, encoder_outputs=4, cache=5, other=6) == wanted
     )
     assert model.forward(1, 2, 3, None, 4, 5, other=6) == wanted
+
+
+@pytest.mark.parametrize("keeps_types", [False, True])
+def test_a_decoder_in_half_precision(generators: Generators, tmp_path: Path, keeps_types: bool) -> None:
+    """The folder of transformers.js: onnx/model_fp16.onnx with its weights beside it."""
+    from sardonyx.transformers.float16 import convert_float_to_float16
+
+    source = generators.folder("gpt2")
+    shutil.copy(source / "config.json", tmp_path)
+    (tmp_path / "onnx").mkdir()
+    halves = convert_float_to_float16(onnx.load(source / "model.onnx"), keep_io_types=keeps_types)
+    path = tmp_path / "onnx" / "model_fp16.onnx"
+    onnx.save(halves, path, save_as_external_data=True, location="model_fp16.onnx_data", size_threshold=0)
+    model = ORTModelForCausalLM.from_pretrained(tmp_path)
+    assert model.dtype == (torch.float32 if keeps_types else torch.float16)
+    given = inputs("gpt2")
+    reference = copy.deepcopy(generators.pytorch("gpt2")).half()
+    expected = reference.generate(**given, max_new_tokens=16, do_sample=False)
+    assert torch.equal(model.generate(**given, max_new_tokens=16, do_sample=False), expected)
+    with torch.no_grad():
+        logits = reference(**given).logits[1].float()
+    torch.testing.assert_close(model(**given).logits[1].float(), logits, rtol=0.01, atol=0.02)
+
+
+def test_images_to_text_by_the_name_of_transformers_5(generators: Generators) -> None:
+    from sardonyx.models import ORTModelForImageTextToText
+
+    model = ORTModelForImageTextToText.from_pretrained(generators.folder("trocr"))
+    assert model.auto_model_class is transformers.AutoModelForImageTextToText
+    given = inputs("trocr")
+    expected = generators.pytorch("trocr").generate(**given, max_new_tokens=8, do_sample=False)
+    assert torch.equal(model.generate(**given, max_new_tokens=8, do_sample=False), expected)
 
 
 def test_a_decoder_of_embeddings_opens(tmp_path: Path) -> None:
