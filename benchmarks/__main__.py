@@ -179,14 +179,16 @@ class Part:
 
 def measure_models(request: Request) -> None:
     effort = request.effort
-    settings = compare.Settings(request.zoo, request.engines, effort.models, one_team_only=effort.one_team_only)
+    settings = compare.Settings(
+        request.zoo, request.engines, effort.models, one_thread_pool_only=effort.one_thread_pool_only
+    )
     ceilings = report.ceilings(request.kept, request.threads)
     rows = compare.measure_all(request.models, request.threads, settings, ceilings)
     keep(request, "models", rows, {"seconds": effort.models.seconds, "runs": effort.models.runs})
 
 
 def rows_of_models(request: Request) -> int:
-    always = [name for name in request.engines if name not in request.effort.one_team_only]
+    always = [name for name in request.engines if name not in request.effort.one_thread_pool_only]
     return len(request.models) * (len(request.engines) + len(always) * (len(request.threads) - 1))
 
 

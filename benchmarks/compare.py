@@ -81,13 +81,13 @@ class Settings:
     budget: Budget
     static: bool = False
     batch: int = 1
-    one_team_only: tuple[str, ...] = ()  # engines that take part with the first number of threads alone
+    one_thread_pool_only: tuple[str, ...] = ()  # engines that take part with the first number of threads alone
 
-    def of_team(self, is_first: bool) -> Settings:
+    def of_thread_pool(self, is_first: bool) -> Settings:
         """The settings for one number of threads."""
         if is_first:
             return self
-        return replace(self, engines=tuple(name for name in self.engines if name not in self.one_team_only))
+        return replace(self, engines=tuple(name for name in self.engines if name not in self.one_thread_pool_only))
 
 
 Measure = Callable[[str, int, Settings], tuple[list[Timing], work.Work | None]]
@@ -130,7 +130,7 @@ def measure_all(
     print(TABLE.head())
     for name in models:
         for count in threads:
-            rows, todo = measure_apart(name, count, settings.of_team(count == threads[0]))
+            rows, todo = measure_apart(name, count, settings.of_thread_pool(count == threads[0]))
             for row in rows:
                 if todo is not None and not row.error:
                     rate(row, todo, ceilings)

@@ -23,7 +23,7 @@ class Effort:
     """
 
     models: Budget
-    one_team_only: tuple[str, ...]
+    one_thread_pool_only: tuple[str, ...]
     repeats: int
     turns: int
     lengths: int
@@ -39,7 +39,7 @@ _SLOW_TO_BUILD = ("torch", "torch-compile")
 
 QUICK = Effort(
     models=Budget(runs=3),
-    one_team_only=(),
+    one_thread_pool_only=(),
     repeats=1,
     turns=3,
     lengths=4,
@@ -51,7 +51,7 @@ QUICK = Effort(
 )
 USUAL = Effort(
     models=Budget(seconds=0.5, turn_seconds=0.15),
-    one_team_only=_SLOW_TO_BUILD,
+    one_thread_pool_only=_SLOW_TO_BUILD,
     repeats=2,
     turns=15,
     lengths=64,
@@ -63,7 +63,7 @@ USUAL = Effort(
 )
 THOROUGH = Effort(
     models=Budget(),
-    one_team_only=(),
+    one_thread_pool_only=(),
     repeats=3,
     turns=40,
     lengths=64,

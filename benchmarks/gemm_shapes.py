@@ -107,12 +107,12 @@ def measure_all(
 ) -> Iterator[Product]:
     """Rows of all shapes, each printed when it is there; a process for every number of threads."""
     print(f"\nMatrix products\n\n{TABLE.head()}")
-    for team in threads:
+    for thread_pool in threads:
         for part in range(0, count, 20):
             chosen = shapes(count)[part : part + 20]
-            for row in measure_apart(chosen, team, variable, turns):
+            for row in measure_apart(chosen, thread_pool, variable, turns):
                 if not row.error:
-                    row.fma_share = row.gflops * 1e9 / ceilings.flops(team)
+                    row.fma_share = row.gflops * 1e9 / ceilings.flops(thread_pool)
                 print(TABLE.line(asdict(row)), flush=True)
                 yield row
 

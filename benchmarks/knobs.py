@@ -146,12 +146,12 @@ def measure_all(
     print(f"\nKnobs\n\n{TABLE.head()}")
     counts = tuple(threads)
     for model in models:
-        for team in counts:
+        for thread_pool in counts:
             for knob in knobs:
                 for engine in engines:
                     if knob.ours and engine != OURS:
                         continue
-                    row = measure_apart(knob, model, engine, team, zoo, budget)
+                    row = measure_apart(knob, model, engine, thread_pool, zoo, budget)
                     print(TABLE.line(asdict(row)), flush=True)
                     yield row
 

@@ -86,11 +86,13 @@ def measure_all(
 ) -> Iterator[Pass]:
     """Rows of both passes of every engine."""
     print(f"\nNew sequence lengths\n\n{TABLE.head()}")
-    for team in threads:
+    for thread_pool in threads:
         try:
-            rows = isolated.call(measure, model, tuple(engines), team, zoo, count)
+            rows = isolated.call(measure, model, tuple(engines), thread_pool, zoo, count)
         except Exception as error:  # a failure is a result, not the end of the benchmark
-            rows = [Pass(model, engine, team, turn, isolated.reason(error)) for turn in (1, 2) for engine in engines]
+            rows = [
+                Pass(model, engine, thread_pool, turn, isolated.reason(error)) for turn in (1, 2) for engine in engines
+            ]
         for row in rows:
             print(TABLE.line(asdict(row)), flush=True)
             yield row

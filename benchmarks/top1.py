@@ -119,11 +119,11 @@ def measure_all(
     """Rows of all models, each printed when it is there, with its first differences."""
     print(f"\nFirst classes\n\n{TABLE.head()}")
     for name in models:
-        for team in threads:
+        for thread_pool in threads:
             try:
-                row = isolated.call(measure, name, reference, engine, team, zoo, count)
+                row = isolated.call(measure, name, reference, engine, thread_pool, zoo, count)
             except isolated.DiedError as error:
-                row = Agreement(name, reference, engine, team, error=str(error))
+                row = Agreement(name, reference, engine, thread_pool, error=str(error))
             print("\n".join([TABLE.line(asdict(row)), *(f"    {detail}" for detail in row.details)]), flush=True)
             yield row
 

@@ -27,13 +27,13 @@ EXAMPLES = ("sardonyx cache", "sardonyx cache clean --older-than 30", "sardonyx 
 _DAY = 86400.0
 _ACTIONS = ("show", "clean")
 # Kinds that sessions do not make again: what was measured, and that an engine file was made by this user.
-_LEFT = ("machine", "voucher")
+_LEFT = ("machine", "trust_record")
 # What a table calls the kinds of files, in its order.
 _KINDS = {
     "engine": "engines of models",
     "kernel": "compiled kernels",
     "machine": "figures of the machine",
-    "voucher": "checked engines",
+    "trust_record": "checked engines",
     "misses": "notes on engines",
     "draft": "torn writes",
     "lock": "locks",

@@ -184,7 +184,8 @@ _Touch = tuple[int, int, int, Buffer, int, int]
 def find_barriers(
     steps: Sequence[BoundStep], offsets: Mapping[Buffer, int], alone: Sequence[int] | None = None
 ) -> list[bool]:
-    """Before which steps the team must meet: where a step touches what another thread may still be writing or reading.
+    """Before which steps the thread pool must meet: where a step touches what another thread may still be writing or
+    reading.
 
     Steps that the caller does alone are done in order, so they need no meeting among themselves; `alone` says which, if
     the steps do not. Those of one group touch different places of what they write; what one of them only reads may be

@@ -1,6 +1,6 @@
 """Another order of steps, in which independent ones stand side by side: for execution of branches in parallel.
 
-Steps between two barriers are claimed by all threads of the team together. In the order of the graph a branch is
+Steps between two barriers are claimed by all threads of the thread pool together. In the order of the graph a branch is
 followed to its end before the next one begins, with a barrier at nearly every step; by depth, the steps of all
 branches that are equally far from the inputs share one phase. More values live at once then.
 """

@@ -180,12 +180,12 @@ class ChainCode:
                 instructions.append((Do.RUN, what.plan.address, address_of(read), len(read), address_of(table)))
                 continue
             instructions.append((what, *(_word(operand, numbers) for operand in operands)))
-        team, _ = segment.resources
+        thread_pool, _ = segment.resources
         chain = Chain(
             tuple(plans),
             instructions,
             ((0,) * (len(inputs) + len(outputs)) + addresses),
-            team.run_address,
+            thread_pool.run_address,
             segment.chain_address(),
             tuple(self.kept),
             self.held_bytes,

@@ -1,4 +1,4 @@
-"""What the native steps of one session share: kernels, a thread team, arenas, memory of results, ways in."""
+"""What the native steps of one session share: kernels, a thread pool, arenas, memory of results, ways in."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from sardonyx.runtime.native.fast_call import CallCode
 from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.native.waits import Waits
 from sardonyx.runtime.settings import RunSettings
-from sardonyx.runtime.threads.processors import default_threads, parse_affinities, team_size
-from sardonyx.runtime.threads.team import ExecutorCode, TeamOptions, ThreadTeam, shared_team
-from sardonyx.runtime.threads.team_options import Idling
+from sardonyx.runtime.threads.processors import default_threads, parse_affinities, thread_pool_size
+from sardonyx.runtime.threads.thread_pool import ExecutorCode, ThreadPool, ThreadPoolOptions, shared_thread_pool
+from sardonyx.runtime.threads.thread_pool_options import Idling
 
 # Functions of the runtime, by what needs them.
 _EXECUTOR = ("run", "work", "stop")
@@ -42,11 +42,11 @@ class NativeResources:
         for kernels in (self.library, self._runtime):
             kernels.begin(compile_threads)
         ask_for(self._runtime, (*_EXECUTOR, *(_POOL if _has_pool() else ()), *_CALL))
-        self.team: ThreadTeam = shared_team(_executor(self._runtime), team_options(settings))
+        self.thread_pool: ThreadPool = shared_thread_pool(_executor(self._runtime), thread_pool_options(settings))
         if settings.hooks is not None:  # who makes threads hears when the session is made, also what is wrong
-            self.team.start()
+            self.thread_pool.start()
         shared = environment_execution_contexts() if settings.shares_arena else None
-        own = ExecutionContextPool(self.team.threads, None if settings.keeps_arena else 0, applied_limit())
+        own = ExecutionContextPool(self.thread_pool.threads, None if settings.keeps_arena else 0, applied_limit())
         self.execution_contexts = own if shared is None else shared
         self.results = _result_pool(self._runtime)
         self.waits = Waits(kernels_made)
@@ -61,7 +61,7 @@ class NativeResources:
         held: Callable[[], Iterable[HeldConstant]] | None = None,
     ) -> NativeSegment:
         """A segment that runs on them; the arguments are those of `NativeSegment`."""
-        resources = self.team, self.execution_contexts, self._call_code, self.results
+        resources = self.thread_pool, self.execution_contexts, self._call_code, self.results
         keeps = self.settings.keeps_plans
         return NativeSegment(make_plan, dtypes, names, steering_places, *resources, restricted, held, keeps, self.waits)
 
@@ -72,7 +72,7 @@ class NativeResources:
     def end_session(self) -> None:
         """End the threads and give back the arenas that are the session's own."""
         if self.settings.hooks is not None and not self.settings.hooks.shared:
-            self.team.close()
+            self.thread_pool.close()
         if not self.settings.shares_arena:
             self.execution_contexts.shrink()
 
@@ -104,13 +104,13 @@ def _has_pool() -> bool:
     return os.name == "posix"
 
 
-def team_options(settings: RunSettings) -> TeamOptions:
-    """The kind of team that a session asks for."""
+def thread_pool_options(settings: RunSettings) -> ThreadPoolOptions:
+    """The kind of thread pool that a session asks for."""
     affinities = parse_affinities(settings.affinities) if settings.affinities else ()
-    threads = team_size(settings.threads, settings.branches, parallel=settings.branches != 1 and not affinities)
-    return TeamOptions(
+    threads = thread_pool_size(settings.threads, settings.branches, parallel=settings.branches != 1 and not affinities)
+    return ThreadPoolOptions(
         threads,
-        added=threads - team_size(settings.threads),
+        added=threads - thread_pool_size(settings.threads),
         added_idling=Idling(settings.branch_spin, _seconds(settings.branch_spin_us), settings.branch_backoff),
         backoff=settings.backoff,
         blocks=settings.blocks,

@@ -4,8 +4,8 @@ A kernel is ``void kernel(i64 *arguments, i64 begin, i64 end, i8 *scratch)`` and
 step. All arguments of all kernels lie in one array of words, of which each concurrent run has a copy: `fixups` say
 which words hold addresses that differ from run to run (places in the arena, the caller's inputs and outputs).
 
-Steps between two barriers are independent of each other. They form a *phase*; the threads of a team do the chunks of
-a phase in any order, and go on when all of them are done.
+Steps between two barriers are independent of each other. They form a *phase*; the threads of a thread pool do the
+chunks of a phase in any order, and go on when all of them are done.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class NativePlan:
     width: int = field(init=False)
     header: Words = field(init=False, repr=False)
     address: int = field(init=False, repr=False)  # of the header
-    pack: Callable[..., bytes] = field(init=False, repr=False)  # external addresses, as `ThreadTeam.run_packed` takes
+    pack: Callable[..., bytes] = field(init=False, repr=False)  # external addresses, as `ThreadPool.run_packed` takes
 
     def __post_init__(self) -> None:
         words = np.ascontiguousarray(self.words, np.int64)

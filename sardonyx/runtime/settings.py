@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from sardonyx.light_dataclass import dataclass
-from sardonyx.runtime.threads.team_options import ThreadHooks
+from sardonyx.runtime.threads.thread_pool_options import ThreadHooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class RunSettings:
     `threads` work inside one step (0: one per core that this process may use), `branches` is how many independent
     steps may run beside each other (1 keeps the order of the graph). The threads that are added for branches idle as
     `branch_spin`, `branch_spin_us` and `branch_backoff` say, the others as `spin`, `spin_us` and `backoff` do. With
-    `blocks`, threads claim shrinking parts of a step (`TeamOptions.blocks`). `hooks` make the threads.
+    `blocks`, threads claim shrinking parts of a step (`ThreadPoolOptions.blocks`). `hooks` make the threads.
 
     `kernels` names an instruction set, or ``numpy`` for no native code; empty for the best of this machine. `precision`
     is ``float32``, or ``bfloat16`` where products of float32 matrices may be computed in bfloat16. `fast_products` lets

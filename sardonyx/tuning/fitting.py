@@ -29,7 +29,7 @@ from sardonyx.compiler.native.rows.rows import Rates
 from sardonyx.kernel.cost import weight
 from sardonyx.kernel.expr import Expr, Input, apply
 from sardonyx.runtime.memory.execution_contexts import ExecutionContextPool
-from sardonyx.runtime.threads.team import TeamOptions, ThreadTeam
+from sardonyx.runtime.threads.thread_pool import ThreadPool, ThreadPoolOptions
 from sardonyx.tuning.ceilings import Ceilings
 
 _F32 = np.dtype(np.float32)
@@ -53,10 +53,10 @@ class Fit:
 
 
 class Runner:
-    """Runs native plans on a team of its own, and times them."""
+    """Runs native plans on a thread pool of its own, and times them."""
 
     def __init__(self, threads: int) -> None:
-        self._team = ThreadTeam(executor_code(library()), TeamOptions(threads))
+        self._thread_pool = ThreadPool(executor_code(library()), ThreadPoolOptions(threads))
         self._execution_contexts = ExecutionContextPool(threads)
 
     def timer(self, bound: Bound, inputs: Sequence[Array]) -> Timer:
@@ -68,7 +68,7 @@ class Runner:
 
         def run(keep: Sequence[Array] = tuple(arrays)) -> float:
             began = time.perf_counter()
-            self._team.run_packed(bound.plan, execution_context, addresses)
+            self._thread_pool.run_packed(bound.plan, execution_context, addresses)
             return time.perf_counter() - began
 
         return run
@@ -191,10 +191,10 @@ def fit_rows(threads: int) -> tuple[Rates, dict[str, float]]:
         return replace(default, bytes_per_ns=moved, operations_per_ns=computed), {}
     small = min(_MOST_SMALL_NS, max(_LEAST_SMALL_NS, 4.0 * _meeting_ns(threads)))
     found = Rates(moved, computed, default.chunk_ns, small)
-    team = Runner(threads)
+    thread_pool = Runner(threads)
 
     def timers(rates: Rates) -> list[Timer]:
-        return [_chain(team, x + y, 2, 4, far, rates), _chain(team, apply("erf", x), 1, 4, far, rates)]
+        return [_chain(thread_pool, x + y, 2, 4, far, rates), _chain(thread_pool, apply("erf", x), 1, 4, far, rates)]
 
     found, gain = best_of([found, *(replace(found, chunk_ns=chunk) for chunk in _CHUNKS_NS)], timers)
     return found, {"chunk_ns": gain}

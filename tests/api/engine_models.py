@@ -61,8 +61,8 @@ def expected(constants: dict[str, np.ndarray], ids: np.ndarray) -> np.ndarray:
 
 
 def keeps_every_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines and vouchers lie here; every model has one, however young and quickly made, and no session takes what
-    another one has in memory, or makes plans for sizes that nobody asks for."""
+    """Engines and trust records lie here; every model has one, however young and quickly made, and no session takes
+    what another one has in memory, or makes plans for sizes that nobody asks for."""
     monkeypatch.setenv("SARDONYX_CACHE", str(folder))
     monkeypatch.setattr(engine_store, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(file_state, "SETTLED_SECONDS", -3600.0)

@@ -19,8 +19,8 @@ from tests.api.engine_models import IDS, expected, write_model
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _vouchers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Where the vouchers of these tests are; their kernels come from where all tests have them."""
+def _trust_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where the trust records of these tests are; their kernels come from where all tests have them."""
     forget_kernels()
     for purpose in ("models", "runtime"):
         library(purpose=purpose)

@@ -41,7 +41,7 @@ PROFILES = [shape_profiles.parse(f"ids:1,{size},64") for size in SIZES]
 
 @pytest.fixture(autouse=True, scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the vouchers of these tests are; their kernels come from where all tests have them."""
+    """Where the trust records of these tests are; their kernels come from where all tests have them."""
     folder = tmp_path_factory.mktemp("cache")
     forget_kernels()
     for purpose in ("models", "runtime"):
@@ -68,7 +68,7 @@ def engine(made_engine: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def no_vouchers(cache: Path, tmp_path: Path) -> Iterator[None]:
+def no_trust_records(cache: Path, tmp_path: Path) -> Iterator[None]:
     """Nobody has made an engine."""
     engines_in(cache).rename(tmp_path / "engines")
     yield
@@ -258,7 +258,7 @@ def test_what_does_not_fit_is_compiled_with_a_warning(
         session(engine, {**changed, "session.fail_on_suboptimal_compiled_model": "1"})
 
 
-@pytest.mark.usefixtures("no_vouchers")
+@pytest.mark.usefixtures("no_trust_records")
 def test_code_of_others_is_not_run_unless_the_caller_answers(engine: Path, capfd: pytest.CaptureFixture[str]) -> None:
     made = session(engine)
     assert not is_stored(made)
@@ -270,7 +270,7 @@ def test_code_of_others_is_not_run_unless_the_caller_answers(engine: Path, capfd
     assert not is_stored(session(engine))  # nobody answers here
 
 
-@pytest.mark.usefixtures("no_vouchers")
+@pytest.mark.usefixtures("no_trust_records")
 def test_options_of_others_are_not_taken(tmp_path: Path, cache: Path) -> None:
     options = ort.SessionOptions()
     options.add_session_config_entry("session.collect_node_memory_stats_to_file", str(tmp_path / "stats"))

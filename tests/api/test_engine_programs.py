@@ -29,7 +29,7 @@ def program(request: pytest.FixtureRequest) -> Program:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where engines and vouchers are; every model has one, however young and quickly made."""
+    """Where engines and trust records are; every model has one, however young and quickly made."""
     keeps_every_engine(tmp_path / "cache", monkeypatch)
     return tmp_path
 

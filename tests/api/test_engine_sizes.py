@@ -32,7 +32,7 @@ BOTH = "ids:1x1,1x9,3x12"
 
 @pytest.fixture(autouse=True, scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the vouchers are; kernels come from where all tests have them."""
+    """Where the trust records are; kernels come from where all tests have them."""
     for purpose in ("models", "runtime"):
         library(purpose=purpose)
     folder = tmp_path_factory.mktemp("cache")

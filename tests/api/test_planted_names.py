@@ -91,7 +91,7 @@ def plant_pipe(place: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("plant", [plant_link, plant_pipe])
-@pytest.mark.parametrize("kind", [".engine", ".voucher", ".missed", LOCK])
+@pytest.mark.parametrize("kind", [".engine", ".trust", ".missed", LOCK])
 def test_in_place_of_files_of_the_cache(
     kind: str,
     plant: Callable[[Path, Path], None],
@@ -104,10 +104,10 @@ def test_in_place_of_files_of_the_cache(
     assert not check(path, constants)
     assert check(path, constants)
     (engine,) = engines.glob("*.engine")
-    (voucher,) = engines.glob("*.voucher")
+    (trust_record,) = engines.glob("*.trust")
     place = {
         ".engine": engine,
-        ".voucher": voucher,
+        ".trust": trust_record,
         ".missed": engine.with_suffix(".missed"),
         LOCK: engine.with_name(f".new-{engine.stem}{LOCK}"),
     }[kind]

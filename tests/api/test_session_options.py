@@ -274,11 +274,11 @@ def test_what_the_options_say_of_threads_and_memory_arrives() -> None:
     ):
         options.add_session_config_entry(key, value)
     native = native_steps(ort.InferenceSession(LARGE, options))
-    assert native.team.options.stop_after_run
-    assert native.team.options.spin_seconds == 7e-6
+    assert native.thread_pool.options.stop_after_run
+    assert native.thread_pool.options.spin_seconds == 7e-6
     assert native.execution_contexts.nbytes == 0
     kept = native_steps(ort.InferenceSession(LARGE))
-    assert not kept.team.options.stop_after_run
+    assert not kept.thread_pool.options.stop_after_run
 
 
 def native_steps(session: ort.InferenceSession) -> Any:

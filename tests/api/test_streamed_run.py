@@ -23,7 +23,7 @@ from sardonyx.api import session_opening
 from sardonyx.api.engines.engine_compiler import compile_engine
 from sardonyx.api.running import results
 from sardonyx.compiler.segment import Segment
-from sardonyx.runtime.threads.team import ThreadTeam
+from sardonyx.runtime.threads.thread_pool import ThreadPool
 from tests.api.test_interrupts import FOR_EVER
 
 Array = np.ndarray[Any, Any]
@@ -121,16 +121,16 @@ def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], threadi
 
     def hold_up(calls: int) -> threading.Event:
         event, left = threading.Event(), [calls]
-        run = ThreadTeam.run_packed
+        run = ThreadPool.run_packed
         events.append(event)
 
-        def waiting(self: ThreadTeam, *given: Any) -> int:
+        def waiting(self: ThreadPool, *given: Any) -> int:
             left[0] -= 1
             if left[0] < 0:
                 assert event.wait(PATIENCE)
             return run(self, *given)
 
-        monkeypatch.setattr(ThreadTeam, "run_packed", waiting)
+        monkeypatch.setattr(ThreadPool, "run_packed", waiting)
         return event
 
     yield hold_up

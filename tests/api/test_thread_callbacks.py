@@ -17,7 +17,7 @@ import pytest
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.runtime.threads.team_words import MemberField
+from sardonyx.runtime.threads.thread_pool_words import MemberField
 from tests.runtime.workers import PATIENCE
 
 pytestmark = pytest.mark.machine_neutral
@@ -80,12 +80,12 @@ def test_threads_are_made_with_the_session_and_joined_when_it_goes() -> None:
 def test_threads_that_were_made_take_part() -> None:
     made = Made()
     session = ort.InferenceSession(MODEL, made.options(2))
-    team = session._sess.short_way.segment._team  # type: ignore[union-attr]
+    thread_pool = session._sess.short_way.segment._thread_pool  # type: ignore[union-attr]
     deadline = time.monotonic() + PATIENCE
-    while team.column(MemberField.CLAIMS)[1] == 0:
+    while thread_pool.column(MemberField.CLAIMS)[1] == 0:
         assert time.monotonic() < deadline, "it took no part"
         session.run(None, {"x": X})
-    assert team.workers == ()  # none of Python's own
+    assert thread_pool.workers == ()  # none of Python's own
 
 
 def test_one_thread_needs_nobody_else() -> None:

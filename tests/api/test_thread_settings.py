@@ -10,9 +10,9 @@ import pytest
 
 import sardonyx as ort
 from sardonyx.runtime.threads import processors
-from sardonyx.runtime.threads.team import ThreadTeam
-from sardonyx.runtime.threads.team_options import Idling
-from sardonyx.runtime.threads.team_words import MemberField
+from sardonyx.runtime.threads.thread_pool import ThreadPool
+from sardonyx.runtime.threads.thread_pool_options import Idling
+from sardonyx.runtime.threads.thread_pool_words import MemberField
 from tests.runtime.workers import looks, looks_per_second, wait_for_sleep, wait_until
 
 MODEL = onnx.parser.parse_model(
@@ -49,21 +49,21 @@ KEYS = {
 }
 
 
-def team_of(made: ort.InferenceSession) -> ThreadTeam:
-    return made._sess.short_way.segment._team  # type: ignore[union-attr]
+def thread_pool_of(made: ort.InferenceSession) -> ThreadPool:
+    return made._sess.short_way.segment._thread_pool  # type: ignore[union-attr]
 
 
 def workers_after_a_run(made: ort.InferenceSession) -> int:
     made.run(None, {"x": X})
-    return len(team_of(made).workers)
+    return len(thread_pool_of(made).workers)
 
 
 def claims_of_a_run(made: ort.InferenceSession) -> int:
     made.run(None, {"x": X})
-    team = team_of(made)
-    before = sum(team.column(MemberField.CLAIMS))
+    thread_pool = thread_pool_of(made)
+    before = sum(thread_pool.column(MemberField.CLAIMS))
     made.run(None, {"x": X})
-    return sum(team.column(MemberField.CLAIMS)) - before
+    return sum(thread_pool.column(MemberField.CLAIMS)) - before
 
 
 # Blocks
@@ -97,22 +97,22 @@ def test_openmp_says_how_many_threads_there_are(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_openmp_says_how_threads_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert team_of(session(2)).options.idling(1).nanoseconds > 0
+    assert thread_pool_of(session(2)).options.idling(1).nanoseconds > 0
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
     assert looks_before_sleep(session(2)) <= 1000
-    assert team_of(session(2, spinning=1)).options.idling(1).nanoseconds > 0  # what the session says counts more
+    assert thread_pool_of(session(2, spinning=1)).options.idling(1).nanoseconds > 0  # what the session says counts more
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    assert team_of(session(2)).options.idling(1).nanoseconds > 0
-    assert team_of(session(2, spinning=0)).options.idling(1).nanoseconds == 0
+    assert thread_pool_of(session(2)).options.idling(1).nanoseconds > 0
+    assert thread_pool_of(session(2, spinning=0)).options.idling(1).nanoseconds == 0
 
 
 def looks_before_sleep(made: ort.InferenceSession) -> int:
     """How often a worker looks for another run after one until it sleeps."""
     made.run(None, {"x": X})
-    team = team_of(made)
-    begin = looks(team, 1)
-    wait_for_sleep(team, 1)
-    return looks(team, 1) - begin
+    thread_pool = thread_pool_of(made)
+    begin = looks(thread_pool, 1)
+    wait_for_sleep(thread_pool, 1)
+    return looks(thread_pool, 1) - begin
 
 
 # Threads that look for work
@@ -121,8 +121,8 @@ def looks_before_sleep(made: ort.InferenceSession) -> int:
 def test_workers_look_for_work_as_long_as_they_are_told() -> None:
     made = session(2, duration=50_000_000)
     made.run(None, {"x": X})
-    begin = looks(team_of(made), 1)
-    wait_until(lambda: looks(team_of(made), 1) > begin + 10_000)
+    begin = looks(thread_pool_of(made), 1)
+    wait_until(lambda: looks(thread_pool_of(made), 1) > begin + 10_000)
     assert looks_before_sleep(session(2, duration=0)) <= 1000
 
 
@@ -131,14 +131,14 @@ def test_pauses_between_looks_grow() -> None:
     for backoff in (1, 64):
         made = session(2, duration=50_000_000, backoff=backoff)
         made.run(None, {"x": X})
-        found.append(looks_per_second(team_of(made), 1))
+        found.append(looks_per_second(thread_pool_of(made), 1))
     often, rarely = found
     assert 0 < 4 * rarely < often
 
 
 @pytest.mark.parametrize(("given", "taken"), [("0", 1), ("7", 7), ("64", 64), ("1000000", 64), ("-3", 1), ("x", 1)])
 def test_pauses_are_bounded_as_in_onnxruntime(given: str, taken: int) -> None:
-    assert team_of(session(2, backoff=given)).options.idling(1).backoff == taken
+    assert thread_pool_of(session(2, backoff=given)).options.idling(1).backoff == taken
 
 
 def test_keys_of_the_other_pool_are_for_threads_that_parallel_mode_adds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,14 +148,14 @@ def test_keys_of_the_other_pool_are_for_threads_that_parallel_mode_adds(monkeypa
     options.add_session_config_entry("session.intra_op.spin_duration_us", "7000")
     options.add_session_config_entry("session.inter_op.spin_duration_us", "9000")
     options.add_session_config_entry("session.inter_op.spin_backoff_max", "8")
-    alone = team_of(ort.InferenceSession(MODEL, options)).options
+    alone = thread_pool_of(ort.InferenceSession(MODEL, options)).options
     assert alone.threads == 2
     assert alone.idling(1) == Idling(True, 0.007, 1)
     options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
-    both = team_of(ort.InferenceSession(MODEL, options)).options
+    both = thread_pool_of(ort.InferenceSession(MODEL, options)).options
     assert [both.idling(number) for number in (1, 2, 3)] == [Idling(True, 0.007, 1), *[Idling(True, 0.009, 8)] * 2]
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     made = ort.InferenceSession(MODEL, options)
     made.run(None, {"x": X})
-    spins = team_of(made).column(MemberField.SPIN)
+    spins = thread_pool_of(made).column(MemberField.SPIN)
     assert spins[1:] == [7_000_000, 0, 0]

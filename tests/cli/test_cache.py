@@ -82,7 +82,7 @@ def test_an_engine_file_is_run_after_a_cleaning_unless_all_goes(
     assert command("cache", "clean").code == 0
     assert command(*strict).code == 0
     assert command("run", engine).err == ""
-    assert json.loads(command("cache", "clean", "--all", "--json").out)["kinds"]["voucher"]["files"] == 1
+    assert json.loads(command("cache", "clean", "--all", "--json").out)["kinds"]["trust_record"]["files"] == 1
     refused = command(*strict)
     assert refused.code == 1
     assert "it was not made by this user" in refused.err

@@ -16,7 +16,7 @@ PROFILE = "ids:1x1,2x3,4x64"
 
 
 @pytest.fixture(autouse=True)
-def _vouchers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _trust_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library()
     library(purpose="runtime")  # whose kernels come from where all tests have them
     monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))

@@ -16,7 +16,7 @@ from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.llvm.target import host_targets
 from sardonyx.runtime.memory.execution_contexts import ExecutionContextPool
 from sardonyx.runtime.settings import RunSettings
-from sardonyx.runtime.threads.team import FINISHED, TeamOptions, shared_team
+from sardonyx.runtime.threads.thread_pool import FINISHED, ThreadPoolOptions, shared_thread_pool
 from tests.compiler.machines import Visit, emulated_variants, kernels_of, visit_of
 
 Array = np.ndarray[Any, Any]
@@ -149,11 +149,11 @@ def outputs_of(
 def run_plan(bound: Bound, inputs: Sequence[Array], threads: int = 1) -> list[Array]:
     """The outputs of a native plan on one or more threads; the faults of the run come last where it has any."""
     code = executor_code(library())
-    team, pool = shared_team(code, TeamOptions(threads=threads)), ExecutionContextPool(threads)
+    thread_pool, pool = shared_thread_pool(code, ThreadPoolOptions(threads=threads)), ExecutionContextPool(threads)
     outputs = [np.empty(shape, dtype) for dtype, shape in bound.outputs]
     notes = np.zeros(2 * len(bound.faults), np.int64)
     arrays = [*inputs, *outputs, *([notes] if bound.faults else [])]
     with pool.execution_context() as execution_context:
-        status = team.run(bound.plan, execution_context, [array.ctypes.data for array in arrays])
+        status = thread_pool.run(bound.plan, execution_context, [array.ctypes.data for array in arrays])
     assert status == FINISHED
     return [*outputs, notes] if bound.faults else outputs

@@ -81,7 +81,7 @@ def test_large_work_is_shared_among_many_threads() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_a_team_shares_the_columns_of_a_single_row_where_they_are_worth_a_meeting(target: Target) -> None:
+def test_a_thread_pool_shares_the_columns_of_a_single_row_where_they_are_worth_a_meeting(target: Target) -> None:
     columns = 2 * panel_columns(target)
     for k, threads, chunks in ((4096, 1, 1), (4096, 2, 2), (64, 2, 1)):
         assert choose_blocking(target, Problem(1, columns, k, threads=threads)).chunks == chunks

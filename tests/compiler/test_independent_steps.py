@@ -1,4 +1,4 @@
-"""Steps between two meetings of the team touch no byte that another one of them writes, element by element."""
+"""Steps between two meetings of the thread pool touch no byte that another one of them writes, element by element."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def random(*shape: int, seed: int = 0) -> Array:
 
 
 def phases(made: ort.InferenceSession, shapes: tuple[tuple[int, ...], ...]) -> int:
-    """How often the team of a session that is one segment meets."""
+    """How often the thread pool of a session that is one segment meets."""
     (step,) = made._sess._plan.steps
     assert isinstance(step.call, NativeSegment)
     plan = step.call.plan_for(shapes).plan

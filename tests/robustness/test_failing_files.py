@@ -28,7 +28,7 @@ from sardonyx.runtime.files.kernel_cache import KernelCache
 from sardonyx.runtime.files.kernel_pack import KernelPack, write_pack
 from sardonyx.runtime.files.machine_file import drop, read_sections, write_section
 from sardonyx.runtime.files.own_files import ENGINE, own_files, remove_own_files
-from sardonyx.runtime.files.vouchers import Vouchers
+from sardonyx.runtime.files.trust_records import TrustRecords
 from sardonyx.runtime.settings import RunSettings
 from tests.api.engine_models import IDS, engines_in, expected, is_stored, keeps_every_engine, wait, write_model
 from tests.robustness.failing_files import ERRORS, SHORT, Faults, each_fault
@@ -170,21 +170,21 @@ def test_figures_of_the_machine(error: int, scratch: Scratch) -> None:
 
 
 @EVERY
-def test_vouchers(error: int, scratch: Scratch) -> None:
-    vouchers = Vouchers(str(scratch.cache))
+def test_trust_records(error: int, scratch: Scratch) -> None:
+    trust_records = TrustRecords(str(scratch.cache))
     state = [1, 2, 3, 4, 5]
 
     def attempt() -> None:
-        vouchers.note_made(DIGEST)
-        vouchers.note_whole(DIGEST, state)
-        assert vouchers.was_whole(DIGEST, state) in (False, True)
-        assert not vouchers.was_whole("f" * 64, state)
+        trust_records.note_made(DIGEST)
+        trust_records.note_whole(DIGEST, state)
+        assert trust_records.was_whole(DIGEST, state) in (False, True)
+        assert not trust_records.was_whole("f" * 64, state)
 
     def check() -> None:
-        vouchers.note_made(DIGEST)
-        vouchers.note_whole(DIGEST, state)
-        assert vouchers.find(DIGEST).made
-        assert vouchers.was_whole(DIGEST, state)
+        trust_records.note_made(DIGEST)
+        trust_records.note_whole(DIGEST, state)
+        assert trust_records.find(DIGEST).made
+        assert trust_records.was_whole(DIGEST, state)
 
     try_each(scratch, error, attempt, check)
 
@@ -193,7 +193,7 @@ def test_vouchers(error: int, scratch: Scratch) -> None:
 def test_kept_engines(error: int, scratch: Scratch) -> None:
     path = str(scratch.engines / f"{'1' * 40}{ENGINE}")
     array = np.arange(3 << 18, dtype=np.uint8)
-    known = Vouchers(str(scratch.cache))
+    known = TrustRecords(str(scratch.cache))
 
     def is_right() -> bool:
         found = read_engine(path, known=known)
@@ -352,7 +352,7 @@ def test_sessions(
         error = [*ERRORS, SHORT][number % (len(ERRORS) + 1)]
         faults = Faults(scratch.root, number, error)
         if not warm:
-            for left in (*scratch.engines.glob("*.engine"), *scratch.engines.glob("*.voucher")):
+            for left in (*scratch.engines.glob("*.engine"), *scratch.engines.glob("*.trust")):
                 if left not in scratch.others:
                     left.unlink()
         with faults.at_work():

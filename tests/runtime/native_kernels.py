@@ -1,4 +1,4 @@
-"""Small kernels for tests of the executor and the team, and plans made of them."""
+"""Small kernels for tests of the executor and the thread pool, and plans made of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sardonyx.compiler.llvm.library import KERNEL, library
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I64, PTR
 from sardonyx.runtime.native_plan import NativePlan, StepFlag
-from sardonyx.runtime.threads.team import ExecutorCode
+from sardonyx.runtime.threads.thread_pool import ExecutorCode
 
 Words = NDArray[np.int64]
 

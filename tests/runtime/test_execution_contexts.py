@@ -22,7 +22,7 @@ from sardonyx.runtime.memory.execution_contexts import (
     ExecutionContextPool,
     Memory,
 )
-from sardonyx.runtime.threads.team import TeamOptions, ThreadTeam
+from sardonyx.runtime.threads.thread_pool import ThreadPool, ThreadPoolOptions
 from tests.runtime.native_kernels import PlanMaker, chain, chained, code, numbers
 
 LINUX = Path("/proc/self/statm").exists()
@@ -65,8 +65,8 @@ def test_memory_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     execution_context.prepare(small)
     with pytest.raises(errors.Fail, match="arena"):
         execution_context.prepare(_plan(arena=1 << 40))
-    team, word = ThreadTeam(code(), TeamOptions(1)), np.zeros(1, np.int64)
-    team.run(small, execution_context, (word.ctypes.data,))  # the execution context is as good as before
+    thread_pool, word = ThreadPool(code(), ThreadPoolOptions(1)), np.zeros(1, np.int64)
+    thread_pool.run(small, execution_context, (word.ctypes.data,))  # the execution context is as good as before
     assert word[0] == 5
     assert execution_context.nbytes >= 1 << 16
 
@@ -160,7 +160,7 @@ def test_shrinking_gives_memory_back_to_the_system() -> None:
 
 
 def test_concurrent_runs_have_lanes_of_their_own() -> None:
-    pool, team = ExecutionContextPool(2), ThreadTeam(code(), TeamOptions(2))
+    pool, thread_pool = ExecutionContextPool(2), ThreadPool(code(), ThreadPoolOptions(2))
     plan, wrong = chain(20, 30, 4), []
 
     def run(seed: int) -> None:
@@ -169,7 +169,7 @@ def test_concurrent_runs_have_lanes_of_their_own() -> None:
         for _ in range(100):
             target[:] = 0
             with pool.execution_context() as execution_context:
-                team.run(plan, execution_context, (source.ctypes.data, target.ctypes.data))
+                thread_pool.run(plan, execution_context, (source.ctypes.data, target.ctypes.data))
             if not np.array_equal(target, expected):
                 wrong.append(seed)
 
@@ -178,7 +178,7 @@ def test_concurrent_runs_have_lanes_of_their_own() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    team.close()
+    thread_pool.close()
     assert wrong == []
 
 

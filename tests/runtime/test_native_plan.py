@@ -19,7 +19,7 @@ from sardonyx.runtime.files.kernel_cache import KernelCache
 from sardonyx.runtime.memory.execution_contexts import ExecutionContext
 from sardonyx.runtime.native_plan import NativePlan, StepColumn
 from sardonyx.runtime.threads.interrupts import STOP_WORDS
-from sardonyx.runtime.threads.team import FINISHED, TERMINATED, TeamOptions, ThreadTeam
+from sardonyx.runtime.threads.thread_pool import FINISHED, TERMINATED, ThreadPool, ThreadPoolOptions
 from tests.runtime.native_kernels import BARRIER, CALLER, PlanMaker, chain, chained, code, kernel, mix, numbers
 from tests.runtime.workers import PATIENCE
 
@@ -27,10 +27,10 @@ COUNTS = (1, 2, 3, 5)
 
 
 @pytest.fixture(params=COUNTS)
-def team(request: pytest.FixtureRequest) -> Any:
-    team = ThreadTeam(code(), TeamOptions(request.param))
-    yield team
-    team.close()
+def thread_pool(request: pytest.FixtureRequest) -> Any:
+    thread_pool = ThreadPool(code(), ThreadPoolOptions(request.param))
+    yield thread_pool
+    thread_pool.close()
 
 
 def _tables(**changes: Any) -> dict[str, Any]:
@@ -97,28 +97,28 @@ def test_width_is_the_number_of_threads_that_find_work(steps: list[tuple[int, in
     assert maker.plan().width == width
 
 
-def test_a_plan_without_steps_runs(team: ThreadTeam) -> None:
-    assert team.run(PlanMaker(1).plan(), ExecutionContext(), ()) == FINISHED
+def test_a_plan_without_steps_runs(thread_pool: ThreadPool) -> None:
+    assert thread_pool.run(PlanMaker(1).plan(), ExecutionContext(), ()) == FINISHED
 
 
 @pytest.mark.parametrize(("length", "size", "claim"), [(1, 1, 1), (1, 50, 1), (30, 37, 5), (200, 8, 1), (7, 64, 64)])
 def test_a_chain_gives_the_same_bits_with_any_number_of_threads(
-    team: ThreadTeam, length: int, size: int, claim: int
+    thread_pool: ThreadPool, length: int, size: int, claim: int
 ) -> None:
     plan, execution_context = chain(length, size, claim), ExecutionContext()
     for seed in range(4):
         source, target = numbers(size, seed), np.zeros(size, np.int64)
-        assert team.run(plan, execution_context, (source.ctypes.data, target.ctypes.data)) == FINISHED
+        assert thread_pool.run(plan, execution_context, (source.ctypes.data, target.ctypes.data)) == FINISHED
         np.testing.assert_array_equal(target, chained(source, length))
 
 
-def test_thousands_of_barriers_hold(team: ThreadTeam) -> None:
+def test_thousands_of_barriers_hold(thread_pool: ThreadPool) -> None:
     plan, execution_context = chain(3000, 6, 1, weight=3), ExecutionContext()
     source = numbers(6)
     expected = chained(source, 3000, 3)
     for _ in range(10):
         target = np.zeros(6, np.int64)
-        team.run(plan, execution_context, (source.ctypes.data, target.ctypes.data))
+        thread_pool.run(plan, execution_context, (source.ctypes.data, target.ctypes.data))
         np.testing.assert_array_equal(target, expected)
 
 
@@ -153,24 +153,24 @@ def test_random_plans_do_what_their_steps_do_in_order(seed: int) -> None:
         for source, target, chunks, weight in phase:
             expected[target, :chunks] = mix(expected[source], weight)[:chunks]
     for threads in COUNTS:
-        team, execution_context = ThreadTeam(code(), TeamOptions(threads)), ExecutionContext()
+        thread_pool, execution_context = ThreadPool(code(), ThreadPoolOptions(threads)), ExecutionContext()
         for _ in range(3):
             data = start.copy()
-            assert team.run(plan, execution_context, (data.ctypes.data,)) == FINISHED
+            assert thread_pool.run(plan, execution_context, (data.ctypes.data,)) == FINISHED
             np.testing.assert_array_equal(data, expected)
-        team.close()
+        thread_pool.close()
 
 
-def test_addresses_of_a_run_replace_those_of_the_last_one(team: ThreadTeam) -> None:
+def test_addresses_of_a_run_replace_those_of_the_last_one(thread_pool: ThreadPool) -> None:
     small, large, execution_context = chain(5, 16), chain(5, 5000, 100), ExecutionContext()
     for i, (plan, size) in enumerate([(small, 16), (small, 16), (large, 5000), (small, 16), (large, 5000)]):
         source, target = numbers(size, i), np.zeros(size, np.int64)
         prepared = np.array([source.ctypes.data, target.ctypes.data])
-        team.run_packed(plan, execution_context, prepared.ctypes.data)
+        thread_pool.run_packed(plan, execution_context, prepared.ctypes.data)
         np.testing.assert_array_equal(target, chained(source, 5))
 
 
-def test_every_thread_has_its_own_scratch_memory(team: ThreadTeam) -> None:
+def test_every_thread_has_its_own_scratch_memory(thread_pool: ThreadPool) -> None:
     words, chunks = 1000, 60
     maker = PlanMaker(2)
     maker.add("scratch", ((1, 0), words), chunks)
@@ -178,46 +178,46 @@ def test_every_thread_has_its_own_scratch_memory(team: ThreadTeam) -> None:
     expected = np.arange(chunks) * 1000 * words + words * (words - 1) // 2
     for _ in range(20):
         target = np.zeros(chunks, np.int64)
-        team.run(plan, execution_context, (target.ctypes.data,))
+        thread_pool.run(plan, execution_context, (target.ctypes.data,))
         np.testing.assert_array_equal(target, expected)
 
 
-def test_steps_of_the_caller_are_done_by_the_caller(team: ThreadTeam) -> None:
+def test_steps_of_the_caller_are_done_by_the_caller(thread_pool: ThreadPool) -> None:
     maker = PlanMaker(2)
     for i in range(20):
         maker.add("who", ((1, i * 80),), 10, 1, BARRIER | CALLER * (i % 2))
     plan, execution_context = maker.plan(), ExecutionContext()
     for _ in range(50):
         threads = np.zeros((20, 10), np.int64)
-        team.run(plan, execution_context, (threads.ctypes.data,))
+        thread_pool.run(plan, execution_context, (threads.ctypes.data,))
         assert (threads[1::2] == threading.get_ident()).all()
         assert (threads != 0).all()
-        assert len(np.unique(threads)) <= team.threads
+        assert len(np.unique(threads)) <= thread_pool.threads
 
 
-def test_times_are_stamped_at_every_step_and_at_the_end(team: ThreadTeam) -> None:
+def test_times_are_stamped_at_every_step_and_at_the_end(thread_pool: ThreadPool) -> None:
     plan, execution_context = chain(12, 100, 10), ExecutionContext()
     source, target, times = numbers(100), np.zeros(100, np.int64), np.zeros(13, np.int64)
     before = time.monotonic_ns()
-    team.run(plan, execution_context, (source.ctypes.data, target.ctypes.data), times.ctypes.data)
+    thread_pool.run(plan, execution_context, (source.ctypes.data, target.ctypes.data), times.ctypes.data)
     after = time.monotonic_ns()
     assert before <= times[0]
     assert times[-1] <= after
     assert (np.diff(times) >= 0).all()
 
 
-def test_a_run_ends_before_it_begins_when_it_is_terminated(team: ThreadTeam) -> None:
+def test_a_run_ends_before_it_begins_when_it_is_terminated(thread_pool: ThreadPool) -> None:
     plan, execution_context, word = chain(50, 20), ExecutionContext(), np.array([1, 0, 0], np.int64)
     source, target = numbers(20), np.zeros(20, np.int64)
     addresses = (source.ctypes.data, target.ctypes.data)
-    assert team.run(plan, execution_context, addresses, 0, word.ctypes.data) == TERMINATED
+    assert thread_pool.run(plan, execution_context, addresses, 0, word.ctypes.data) == TERMINATED
     assert (target == 0).all()
     word[0] = 0
-    assert team.run(plan, execution_context, addresses, 0, word.ctypes.data) == FINISHED
+    assert thread_pool.run(plan, execution_context, addresses, 0, word.ctypes.data) == FINISHED
     np.testing.assert_array_equal(target, chained(source, 50))
 
 
-def test_a_run_that_is_terminated_begins_no_further_step_of_the_caller(team: ThreadTeam) -> None:
+def test_a_run_that_is_terminated_begins_no_further_step_of_the_caller(thread_pool: ThreadPool) -> None:
     """A step of the run itself sets the word; workers may be one phase ahead, but not past a step of the caller."""
     maker = PlanMaker(4)
     maker.add("who", ((2, 0),), 10)
@@ -229,13 +229,13 @@ def test_a_run_that_is_terminated_begins_no_further_step_of_the_caller(team: Thr
     for _ in range(200):
         word, later, threads = np.zeros(STOP_WORDS, np.int64), np.zeros(1, np.int64), np.zeros((6, 10), np.int64)
         addresses = (word.ctypes.data, threads.ctypes.data, later.ctypes.data)
-        assert team.run(plan, execution_context, addresses, 0, word.ctypes.data) == TERMINATED
+        assert thread_pool.run(plan, execution_context, addresses, 0, word.ctypes.data) == TERMINATED
         assert (threads[0] != 0).all()
         assert later[0] == 0
         assert (threads[1:] == 0).all()
 
 
-def test_a_team_stays_usable_when_runs_are_terminated_at_any_moment(team: ThreadTeam) -> None:
+def test_a_thread_pool_stays_usable_when_runs_are_terminated_at_any_moment(thread_pool: ThreadPool) -> None:
     plan, short, execution_context, word = (
         chain(400, 10),
         chain(5, 10),
@@ -262,9 +262,9 @@ def test_a_team_stays_usable_when_runs_are_terminated_at_any_moment(team: Thread
     try:
         while len(interrupted) < 100 or TERMINATED not in statuses:
             assert time.monotonic() < deadline, "no run was terminated"
-            statuses.add(team.run(plan, execution_context, addresses, 0, word.ctypes.data))
+            statuses.add(thread_pool.run(plan, execution_context, addresses, 0, word.ctypes.data))
             target[:] = 0
-            assert team.run(short, execution_context, addresses) == FINISHED
+            assert thread_pool.run(short, execution_context, addresses) == FINISHED
             np.testing.assert_array_equal(target, chained(source, 5))
     finally:
         ended.set()
@@ -272,7 +272,7 @@ def test_a_team_stays_usable_when_runs_are_terminated_at_any_moment(team: Thread
     assert statuses <= {FINISHED, TERMINATED}
 
 
-def test_denormal_numbers_are_zero_where_the_plan_says_so(team: ThreadTeam) -> None:
+def test_denormal_numbers_are_zero_where_the_plan_says_so(thread_pool: ThreadPool) -> None:
     """In every thread, during the run, and only then."""
     count = 4000
     source = np.full(count, np.finfo(np.float32).tiny)  # its half is denormal
@@ -283,7 +283,7 @@ def test_denormal_numbers_are_zero_where_the_plan_says_so(team: ThreadTeam) -> N
     assert half > 0
     for plan, expected in [(kept, half), (flushed, 0), (kept, half)] * 10:
         target = np.ones(count, np.float32)
-        team.run(plan, execution_context, (source.ctypes.data, target.ctypes.data))
+        thread_pool.run(plan, execution_context, (source.ctypes.data, target.ctypes.data))
         np.testing.assert_array_equal(target, np.full(count, expected, np.float32))
         assert source[0] * np.float32(0.5) == half
 
@@ -292,17 +292,19 @@ def test_the_executor_without_futexes_gives_the_same_results() -> None:
     """The variant for other systems, as far as this one can run it."""
     plainest = [*host_targets().values()][-1]
     target = dataclasses.replace(plainest, triple=f"{plainest.architecture}-unknown-freebsd")
-    team = ThreadTeam(executor_code(KernelLibrary(target, library().cache)), TeamOptions(3, spinning=False))
+    thread_pool = ThreadPool(
+        executor_code(KernelLibrary(target, library().cache)), ThreadPoolOptions(3, spinning=False)
+    )
     plan, execution_context = chain(40, 20, weight=50), ExecutionContext()
     for seed in range(20):
         source, result = numbers(20, seed), np.zeros(20, np.int64)
-        assert team.run(plan, execution_context, (source.ctypes.data, result.ctypes.data)) == FINISHED
+        assert thread_pool.run(plan, execution_context, (source.ctypes.data, result.ctypes.data)) == FINISHED
         np.testing.assert_array_equal(result, chained(source, 40, 50))
         time.sleep(0.001 * (seed % 3))
-    crew = team.close()
-    assert crew is not None
-    crew.join()
-    assert not any(worker.is_alive() for worker in crew.workers)
+    worker_threads = thread_pool.close()
+    assert worker_threads is not None
+    worker_threads.join()
+    assert not any(worker.is_alive() for worker in worker_threads.workers)
 
 
 @pytest.mark.parametrize("system", ["linux", "darwin", "windows"])
@@ -321,7 +323,7 @@ def test_the_executor_comes_from_the_cache_the_second_time(tmp_path: Any) -> Non
     assert first != again  # loaded twice, from code and from the cache
     source, target = numbers(9), np.zeros(9, np.int64)
     for one in (first, again):
-        team = ThreadTeam(one, TeamOptions(2))
-        team.run(chain(3, 9), ExecutionContext(), (source.ctypes.data, target.ctypes.data))
+        thread_pool = ThreadPool(one, ThreadPoolOptions(2))
+        thread_pool.run(chain(3, 9), ExecutionContext(), (source.ctypes.data, target.ctypes.data))
         np.testing.assert_array_equal(target, chained(source, 3))
-        team.close()
+        thread_pool.close()

@@ -87,14 +87,14 @@ def test_a_system_that_tells_nothing_has_as_many_cores_as_processors(monkeypatch
     assert processors.default_threads() == 3
 
 
-def test_the_team_stands_for_both_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_pool_stands_for_both_pools(monkeypatch: pytest.MonkeyPatch) -> None:
     _machine(monkeypatch, {}, set(range(8)))
-    assert processors.team_size(0) == 8
-    assert processors.team_size(2, 3) == 2
-    assert processors.team_size(2, 3, parallel=True) == 6
-    assert processors.team_size(4, 4, parallel=True) == 8
-    assert processors.team_size(20, 2, parallel=True) == 20
-    assert processors.team_size(2, 0, parallel=True) == 2
+    assert processors.thread_pool_size(0) == 8
+    assert processors.thread_pool_size(2, 3) == 2
+    assert processors.thread_pool_size(2, 3, parallel=True) == 6
+    assert processors.thread_pool_size(4, 4, parallel=True) == 8
+    assert processors.thread_pool_size(20, 2, parallel=True) == 20
+    assert processors.thread_pool_size(2, 0, parallel=True) == 2
 
 
 def test_affinities_count_processors_from_one() -> None:
@@ -115,8 +115,8 @@ def test_openmp_chooses_the_default(monkeypatch: pytest.MonkeyPatch, text: str, 
     _machine(monkeypatch, {}, set(range(8)))
     monkeypatch.setenv("OMP_NUM_THREADS", text)
     assert processors.default_threads() == threads
-    assert processors.team_size(0) == threads
-    assert processors.team_size(2) == 2  # what a session says counts more
+    assert processors.thread_pool_size(0) == threads
+    assert processors.thread_pool_size(2) == 2  # what a session says counts more
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "many", "1.5", "99999"])

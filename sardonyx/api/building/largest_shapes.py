@@ -63,6 +63,6 @@ def reserve(plan: Plan, shapes: Mapping[str, Sequence[int]], logger: log.Logger)
         if ready is None:
             logger.info(f"{KEY} leaves sizes open on which {step.name} and what follows depend", "session")
             continue
-        team, execution_contexts = step.call.resources
+        thread_pool, execution_contexts = step.call.resources
         with execution_contexts.execution_context() as execution_context:
-            execution_context.prepare(ready.plan, team.threads)
+            execution_context.prepare(ready.plan, thread_pool.threads)

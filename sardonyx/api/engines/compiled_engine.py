@@ -37,7 +37,7 @@ from sardonyx.compiler.llvm.target import host_target
 from sardonyx.runtime.files.cache_folder import default_folder
 from sardonyx.runtime.files.engine_file import Bytes, DamagedError
 from sardonyx.runtime.files.opening import open_file
-from sardonyx.runtime.files.vouchers import Vouchers
+from sardonyx.runtime.files.trust_records import TrustRecords
 from sardonyx.runtime.memory.mapped_pages import FileMap, root_of
 from sardonyx.runtime.settings import RunSettings
 
@@ -120,7 +120,7 @@ def why_compiled(given: EngineSource, options: SessionOptions) -> str:
 def _checked(given: EngineSource, options: SessionOptions) -> tuple[SessionOptions, bool]:
     """The options of a session of an engine, and whether its code may be run; `Fail` where it is damaged."""
     try:
-        may_run = _vouchers().may_run(given.sealed, is_on(options._config, TRUST))
+        may_run = _trust_records().may_run(given.sealed, is_on(options._config, TRUST))
         _check_form(given)
     except DamagedError as error:
         raise damaged(given.name, error) from error
@@ -134,7 +134,7 @@ def _compiled_instead(given: EngineSource, problem: str) -> str:
 
 def build_again(given: EngineSource, request: SessionRequest) -> Built:
     """What the model in an engine is made into for a session of it that asks for something else."""
-    if _vouchers().may_run(given.sealed, is_on(request.options._config, TRUST)):
+    if _trust_records().may_run(given.sealed, is_on(request.options._config, TRUST)):
         request = request._replace(options=_with_defaults(request.options, given))
     return _build(given, request)
 
@@ -185,7 +185,7 @@ _NOT_KEPT = (
 
 def note_made(digest: str) -> None:
     """This user made the engine of this digest."""
-    _vouchers().note_made(digest)
+    _trust_records().note_made(digest)
 
 
 def _check_form(given: EngineSource) -> None:
@@ -253,8 +253,8 @@ def _warn_of_changes(given: EngineSource, logger: log.Logger) -> None:
             logger.warning(f"{path} has changed since {given.name} was made of it: compile it again", "engine")
 
 
-def _vouchers() -> Vouchers:
-    return Vouchers(default_folder())
+def _trust_records() -> TrustRecords:
+    return TrustRecords(default_folder())
 
 
 def _with_defaults(options: SessionOptions, given: EngineSource) -> SessionOptions:

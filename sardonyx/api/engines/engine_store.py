@@ -43,7 +43,7 @@ from sardonyx.runtime.files.engine_file import (
 )
 from sardonyx.runtime.files.opening import is_private, open_shared
 from sardonyx.runtime.files.own_files import ENGINE, MISS, MISSES, remove_own
-from sardonyx.runtime.files.vouchers import Vouchers
+from sardonyx.runtime.files.trust_records import TrustRecords
 from sardonyx.runtime.memory import address_space
 from sardonyx.runtime.memory.mapped_pages import named_path
 from sardonyx.runtime.native.native_segment import PlanKey
@@ -112,7 +112,7 @@ class EngineStore:
     def __init__(self, folder: str, key: str, model: str, settings: RunSettings) -> None:
         """`folder` is the user's; `settings` are those of the session's native execution, a part of the key."""
         self._key, self._model, self.settings = key, model, settings
-        self._whole = Vouchers(folder)
+        self._whole = TrustRecords(folder)
         stem = os.path.join(folder, ENGINES, sha256(key.encode()).hexdigest()[:40])
         self._path = stem + ENGINE
         self._misses = stem + MISSES  # as many bytes as there were sessions in a row that missed their sizes

@@ -14,7 +14,7 @@ from sardonyx.api.options.thread_callbacks import ThreadCallbacks
 from sardonyx.providers import registry
 from sardonyx.runtime import random_state
 from sardonyx.runtime.forks import free_in_child
-from sardonyx.runtime.threads.team_options import CreateThread, JoinThread, ThreadHooks
+from sardonyx.runtime.threads.thread_pool_options import CreateThread, JoinThread, ThreadHooks
 
 _lock = free_in_child(threading.Lock())
 _global_pools: tuple[int, int] | None = None

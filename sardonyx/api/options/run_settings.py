@@ -119,7 +119,7 @@ def _number(text: str) -> int | None:
 
 
 def _affinities(text: str, threads: int) -> str:
-    """The affinities of a team of this many threads (0: the default), none where it has no workers.
+    """The affinities of a thread pool of this many threads (0: the default), none where it has no workers.
 
     RuntimeError for a text of another form, or with more or fewer groups than there are workers.
     """

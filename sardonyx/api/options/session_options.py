@@ -15,7 +15,7 @@ from sardonyx.api.options import environment
 from sardonyx.api.options.thread_callbacks import ThreadCallbacks
 from sardonyx.api.values.ort_value import OrtValue
 from sardonyx.providers import registry
-from sardonyx.runtime.threads.team_options import CreateThread, JoinThread
+from sardonyx.runtime.threads.thread_pool_options import CreateThread, JoinThread
 
 if TYPE_CHECKING:
     from sardonyx.api.options.ep_context import OrtEpContextDataBuffer

@@ -7,7 +7,7 @@ from typing import Any
 from sardonyx import errors
 from sardonyx.api.arguments import wrong_argument
 from sardonyx.light_dataclass import dataclass
-from sardonyx.runtime.threads.team_options import CreateThread, JoinThread, ThreadHooks
+from sardonyx.runtime.threads.thread_pool_options import CreateThread, JoinThread, ThreadHooks
 
 
 @dataclass

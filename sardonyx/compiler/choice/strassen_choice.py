@@ -151,7 +151,7 @@ _THREADS = 2
 
 
 def _block_of_rows(target: Target, m: int, k: int, n: int) -> tuple[int, int] | None:
-    """Rows of a block and of its tiles with which a team is done first; None where no block will do."""
+    """Rows of a block and of its tiles with which a thread pool is done first; None where no block will do."""
     panel, rows = panel_columns(target), tile_shape(target).rows
     upper, panels = (m + 1) // 2, n // 2 // panel
     wished = _wished_rows(target, block_of_k(target, k // 2, panel), rows)
@@ -161,12 +161,12 @@ def _block_of_rows(target: Target, m: int, k: int, n: int) -> tuple[int, int] | 
 
 
 def _unevenness(chunks: int) -> float:
-    """How much longer a team takes than if it shared evenly."""
+    """How much longer a thread pool takes than if it shared evenly."""
     return -(-chunks // _THREADS) * _THREADS / chunks
 
 
 def _end(row_block: int, chunks: int) -> float:
-    """When such a team is done, relative to one that shares evenly and makes no sums of B."""
+    """When such a thread pool is done, relative to one that shares evenly and makes no sums of B."""
     return (1 + _COSTS.b / (2 * row_block)) * _unevenness(chunks)
 
 

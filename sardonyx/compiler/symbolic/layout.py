@@ -1,8 +1,9 @@
 """Layouts of symbolic plans: what the plans of one segment for different sizes have in common.
 
 For other sizes a segment takes nearly always the same steps over buffers of other sizes. A layout is what follows from
-which steps touch which buffers, whatever their sizes: where buffers lie in the arena, before which steps the team
-meets, which words hold addresses. With it, the numbers of a plan are put in place by a few operations on whole tables.
+which steps touch which buffers, whatever their sizes: where buffers lie in the arena, before which steps the thread
+pool meets, which words hold addresses. With it, the numbers of a plan are put in place by a few operations on whole
+tables.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def top_scores(count: int, scores: Array) -> TopScores:
     return TopScores(*_session().run(None, {"scores": scores, "count": np.array([min(count, scores.shape[1])])}))
 
 
-# One thread: another team would wait for the processors of the model's.
+# One thread: another thread pool would wait for the processors of the model's.
 @functools.cache
 def _session() -> InferenceSession:
     import onnx.parser

@@ -16,15 +16,15 @@ from typing import Literal, NamedTuple
 from sardonyx.runtime.files.cache_folder import ENGINES, default_folder
 from sardonyx.runtime.files.opening import TEMPORARY, StrPath, is_own, open_file
 
-Kind = Literal["kernel", "engine", "voucher", "misses", "machine", "draft", "lock"]
+Kind = Literal["kernel", "engine", "trust_record", "misses", "machine", "draft", "lock"]
 
 KERNEL_HEAD = b"SARDONYX KERNEL "
 ENGINE_HEAD = b"SARDONYX ENGINE "
-VOUCHER_HEAD = b'{"digest": "'
+TRUST_RECORD_HEAD = b'{"digest": "'
 MACHINE_HEAD = b'{\n "format": '
 MISS = b"."
 
-KERNEL, ENGINE, VOUCHER, MISSES = ".o", ".engine", ".voucher", ".missed"
+KERNEL, ENGINE, TRUST_RECORD, MISSES = ".o", ".engine", ".trust", ".missed"
 LOCK = ".lock"
 
 _KEPT_SHARE = 0.75  # of the most bytes, after a removal: room for a while
@@ -34,7 +34,7 @@ _LOOKED_AT = 64
 _KINDS: dict[str, tuple[Kind, bytes]] = {
     KERNEL: ("kernel", KERNEL_HEAD),
     ENGINE: ("engine", ENGINE_HEAD),
-    VOUCHER: ("voucher", VOUCHER_HEAD),
+    TRUST_RECORD: ("trust_record", TRUST_RECORD_HEAD),
     MISSES: ("misses", MISS),
 }
 # Expressions that are compiled when a name is asked after, which few processes do.
@@ -42,7 +42,7 @@ _NAMED = r"[0-9a-f]{40}(\.[a-z]+)"
 _MACHINE = r"machine-[0-9a-f]{16}\.json"
 _LOCK_NAME = re.escape(TEMPORARY) + r"[0-9a-f]{40}" + re.escape(LOCK)
 _DRAFT = re.escape(TEMPORARY) + r"[0-9a-z_]{8,32}"
-_HEADS = (KERNEL_HEAD, ENGINE_HEAD, VOUCHER_HEAD, MACHINE_HEAD)
+_HEADS = (KERNEL_HEAD, ENGINE_HEAD, TRUST_RECORD_HEAD, MACHINE_HEAD)
 
 
 class OwnFile(NamedTuple):
@@ -153,6 +153,6 @@ def _begins(name: str, kind: Kind, text: bytes) -> bool:
         return text.startswith(MACHINE_HEAD)
     if kind == "misses":
         return not text.strip(MISS)
-    if kind == "voucher":
-        return text.startswith(VOUCHER_HEAD + name[:40].encode())
+    if kind == "trust_record":
+        return text.startswith(TRUST_RECORD_HEAD + name[:40].encode())
     return text.startswith(KERNEL_HEAD if kind == "kernel" else ENGINE_HEAD)

@@ -25,7 +25,7 @@ from sardonyx.runtime.memory.execution_contexts import ExecutionContext, Executi
 from sardonyx.runtime.memory.result_pool import ResultPool
 from sardonyx.runtime.native.chain import Chain
 from sardonyx.runtime.native_plan import NativePlan
-from sardonyx.runtime.threads.team import ThreadTeam
+from sardonyx.runtime.threads.thread_pool import ThreadPool
 
 Array = np.ndarray[Any, Any]
 
@@ -53,7 +53,7 @@ class State(Numbers):
     BUSY = 1  # 1 during a call
     PLAN = 2
     EXECUTION_CONTEXT = 3
-    TEAM = 4
+    THREAD_POOL = 4
     RUN = 5
     EXTERNALS = 6
     INPUTS = 7
@@ -182,11 +182,11 @@ class FastCall:
     def __init__(
         self,
         code: CallCode,
-        team: ThreadTeam,
+        thread_pool: ThreadPool,
         execution_contexts: ExecutionContextPool,
         results: ResultPool | None = None,
     ) -> None:
-        self._team = team
+        self._thread_pool = thread_pool
         self._execution_contexts = execution_contexts
         self._lock = threading.Lock()  # held by whoever changes what native code reads
         self._closings = 0
@@ -265,22 +265,22 @@ class FastCall:
         words = self._words
         execution_context = self._memory.execution_context = self._execution_contexts.lend(self)
         if isinstance(plan, Chain):
-            execution_context.reserve(plan.plans, self._team.threads)
+            execution_context.reserve(plan.plans, self._thread_pool.threads)
             words[State.RUN] = plan.run_address
         else:
-            execution_context.prepare(plan, self._team.threads)
-            words[State.RUN] = self._team.run_address
+            execution_context.prepare(plan, self._thread_pool.threads)
+            words[State.RUN] = self._thread_pool.run_address
         if plan.width > 1:
-            self._team.start()
+            self._thread_pool.start()
         externals = (ctypes.c_int64 * max(1, plan.base_count - 1))(*addresses)
         input_table = (ctypes.c_int64 * max(1, len(inputs) * InputColumn.COUNT))()
         output_table = (ctypes.c_int64 * max(1, len(outputs) * OutputColumn.COUNT))()
-        team, crew = self._team.shared_memory if plan.width > 1 else (0, None)
+        thread_pool, worker_threads = self._thread_pool.shared_memory if plan.width > 1 else (0, None)
         notes = (ctypes.c_int64 * max(1, note_count))()
         if note_count:
             externals[plan.base_count - 2] = ctypes.addressof(notes)
         words[State.NOTES], words[State.NOTE_COUNT] = ctypes.addressof(notes), note_count
-        kept: list[Any] = [plan, crew, externals, input_table, output_table, notes]
+        kept: list[Any] = [plan, worker_threads, externals, input_table, output_table, notes]
         for index, form in enumerate(inputs):
             name, dims = sys.intern(form.name), _dims(form.shape)
             contents = ctypes.create_string_buffer(form.contents)
@@ -300,11 +300,11 @@ class FastCall:
                 form.dtype.itemsize, form.axis, form.counted,
             ]  # fmt: skip
         words[State.PLAN], words[State.EXECUTION_CONTEXT] = plan.address, execution_context.address
-        words[State.TEAM] = team
+        words[State.THREAD_POOL] = thread_pool
         words[State.EXTERNALS] = ctypes.addressof(externals)
         words[State.INPUTS], words[State.INPUT_COUNT] = ctypes.addressof(input_table), len(inputs)
         words[State.OUTPUTS], words[State.OUTPUT_COUNT] = ctypes.addressof(output_table), len(outputs)
-        watch = self._team.watch if plan.is_long else None
+        watch = self._thread_pool.watch if plan.is_long else None
         words[State.WATCH] = 0 if watch is None else watch.address
         words[State.RELEASES_LOCK] = int(releases_lock or watch is not None)
         self._memory.tables = kept

@@ -26,8 +26,8 @@ from sardonyx.runtime.native.fast_call import RELEASE_NS, CallCode, FastCall
 from sardonyx.runtime.native.stages import Stage, in_stages, last_uses
 from sardonyx.runtime.native.waits import Waits, described
 from sardonyx.runtime.native_plan import NativePlan
-from sardonyx.runtime.threads.team import TERMINATED as STOPPED
-from sardonyx.runtime.threads.team import ThreadTeam
+from sardonyx.runtime.threads.thread_pool import TERMINATED as STOPPED
+from sardonyx.runtime.threads.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from sardonyx.runtime.trace import Work
@@ -151,7 +151,7 @@ class NativeSegment:
         dtypes: Sequence[np.dtype[Any]],
         names: Sequence[str],
         steering_places: Sequence[int],
-        team: ThreadTeam,
+        thread_pool: ThreadPool,
         execution_contexts: ExecutionContextPool,
         call_code: Callable[[], CallCode],
         results: ResultPool | None,
@@ -178,7 +178,7 @@ class NativeSegment:
         self.steering_places = tuple(steering_places)
         most = MOST_STEERED_PLANS if self.steering_places else MOST_PLANS
         self._most_plans = most if keeps_plans else 1
-        self._team = team
+        self._thread_pool = thread_pool
         self._execution_contexts = execution_contexts
         self._waits = waits or Waits(lambda: 0)
         self._plans: OrderedDict[Signature, ReadyPlan] = OrderedDict()
@@ -256,7 +256,7 @@ class NativeSegment:
     @property
     def threads(self) -> int:
         """How many threads work on a step at most."""
-        return self._team.threads
+        return self._thread_pool.threads
 
     @property
     def knows_constants(self) -> bool:
@@ -269,9 +269,9 @@ class NativeSegment:
         return self._results
 
     @property
-    def resources(self) -> tuple[ThreadTeam, ExecutionContextPool]:
-        """The team and the execution contexts of its runs, for those who run its plans in another way."""
-        return self._team, self._execution_contexts
+    def resources(self) -> tuple[ThreadPool, ExecutionContextPool]:
+        """The thread pool and the execution contexts of its runs, for those who run its plans in another way."""
+        return self._thread_pool, self._execution_contexts
 
     @property
     def made_plans(self) -> list[tuple[Shapes, ReadyPlan]]:
@@ -299,7 +299,7 @@ class NativeSegment:
 
     def fast_call(self) -> FastCall:
         """A way into this segment's plans that needs no Python."""
-        return FastCall(self._call_code(), self._team, self._execution_contexts, self._results)
+        return FastCall(self._call_code(), self._thread_pool, self._execution_contexts, self._results)
 
     def __call__(self, context: RunContext, inputs: Sequence[Any]) -> list[Array]:
         """New arrays for the outputs; typed errors for inputs that are missing or of another type than was planned."""
@@ -326,10 +326,12 @@ class NativeSegment:
         times = None if trace is None else np.zeros(len(plan.labels) + 1, np.int64)
         execution_context = self._execution_contexts.take()
         try:
-            execution_context.reserve([stage.plan for stage in stages], self._team.threads)
+            execution_context.reserve([stage.plan for stage in stages], self._thread_pool.threads)
             for stage in stages:
                 stamps = 0 if times is None else address_of(times) + times.itemsize * stage.first
-                status = self._team.run_packed(stage.plan, execution_context, addresses, stamps, context.terminate_word)
+                status = self._thread_pool.run_packed(
+                    stage.plan, execution_context, addresses, stamps, context.terminate_word
+                )
                 if status == STOPPED:
                     raise errors.Fail(TERMINATED)
                 ready.check(notes)
@@ -361,10 +363,12 @@ class NativeSegment:
         execution_context = self._execution_contexts.take()
         try:
             if trace is None:
-                status = self._team.run(plan, execution_context, addresses, 0, context.terminate_word)
+                status = self._thread_pool.run(plan, execution_context, addresses, 0, context.terminate_word)
             else:
                 times = np.zeros(len(plan.labels) + 1, np.int64)
-                status = self._team.run(plan, execution_context, addresses, address_of(times), context.terminate_word)
+                status = self._thread_pool.run(
+                    plan, execution_context, addresses, address_of(times), context.terminate_word
+                )
                 trace.segment(ready, ready.works, times)
         finally:
             self._execution_contexts.give(execution_context)

@@ -40,7 +40,7 @@ class RoundsField(Numbers):
     """The words that the native code reads, and two that it writes."""
 
     RUN = 0  # the executor and its arguments
-    TEAM = 1
+    THREAD_POOL = 1
     PLAN = 2
     EXECUTION_CONTEXT = 3
     EXTERNALS = 4
@@ -288,14 +288,14 @@ class _Table:
     def run(self, segment: NativeSegment, code: RoundsCode, context: RunContext) -> Outcome:
         """Do the rounds; typed errors as a single run of the segment raises them."""
         ready, plan = self._ready, self._ready.plan
-        team, execution_contexts = segment.resources
+        thread_pool, execution_contexts = segment.resources
         moves = (ctypes.c_int64 * max(1, len(self._moves)))(*self._moves)
         externals = (ctypes.c_int64 * max(1, plan.base_count - 1))()
         notes = (ctypes.c_int64 * max(1, 2 * len(ready.faults)))()
         if ready.faults:
             externals[plan.base_count - 2] = ctypes.addressof(notes)
         words = (ctypes.c_int64 * RoundsField.WORDS)()
-        words[RoundsField.RUN] = team.run_address
+        words[RoundsField.RUN] = thread_pool.run_address
         words[RoundsField.PLAN] = plan.address
         words[RoundsField.EXTERNALS] = ctypes.addressof(externals)
         words[RoundsField.MOVES] = ctypes.addressof(moves)
@@ -305,16 +305,16 @@ class _Table:
         words[RoundsField.COUNT] = self._count
         execution_context = execution_contexts.take()
         try:
-            if execution_context.plan is not plan or execution_context.threads < team.threads:
-                execution_context.prepare(plan, team.threads)
-            crew: object = None
+            if execution_context.plan is not plan or execution_context.threads < thread_pool.threads:
+                execution_context.prepare(plan, thread_pool.threads)
+            worker_threads: object = None
             if plan.width > 1:
-                team.start()
-                words[RoundsField.TEAM], crew = team.shared_memory
+                thread_pool.start()
+                words[RoundsField.THREAD_POOL], worker_threads = thread_pool.shared_memory
             words[RoundsField.EXECUTION_CONTEXT] = execution_context.address
             is_long = plan.nanoseconds is None or (plan.nanoseconds + _ROUND_NS) * self._count >= LONG_NS
-            code.run(ctypes.addressof(words), context.terminate_word, team.watch if is_long else None)
-            del crew
+            code.run(ctypes.addressof(words), context.terminate_word, thread_pool.watch if is_long else None)
+            del worker_threads
         finally:
             execution_contexts.give(execution_context)
         if words[RoundsField.STATUS]:

@@ -1,1 +1,1 @@
-"""The threads of runs: teams, how they are started and ended, on which processors, and what interrupts them."""
+"""The threads of runs: thread pools, how they are started and ended, on which processors, and what interrupts them."""

@@ -38,7 +38,7 @@ class WatchField(Numbers):
     MAIN = 3  # the main thread
     BEFORE = 4  # the handler that was there before ours
     HANDLER = 5  # ours
-    RUN = 6  # i64 run(words, executor, team, plan, execution context, external, times, other flag)
+    RUN = 6  # i64 run(words, executor, thread pool, plan, execution context, external, times, other flag)
     CALL = 7  # i64 call(words, function, argument, other flag)
     COUNT = 8
 

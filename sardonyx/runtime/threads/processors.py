@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from sardonyx.runtime.control_groups import group_folders
 
-# Threads of a team, at most.
+# Threads of a thread pool, at most.
 MOST_THREADS = (1 << 15) - 1
 
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{number}/topology/{name}"
@@ -24,7 +24,7 @@ def available_processors() -> frozenset[int]:
 
 
 def default_threads() -> int:
-    """Threads that a team has unless told otherwise: ``OMP_NUM_THREADS``, else one for each physical core.
+    """Threads that a thread pool has unless told otherwise: ``OMP_NUM_THREADS``, else one for each physical core.
 
     Of the cores those count that this process may use, by its affinity mask and the processor quota of its control
     group.
@@ -57,18 +57,18 @@ def usable_processors() -> float:
     return count if quota is None else min(count, quota)
 
 
-def team_size(intra_op: int, inter_op: int = 0, *, parallel: bool = False) -> int:
-    """The size of the one team that stands for onnxruntime's two pools; 0 means the default.
+def thread_pool_size(intra_op: int, inter_op: int = 0, *, parallel: bool = False) -> int:
+    """The size of the one thread pool that stands for onnxruntime's two pools; 0 means the default.
 
-    With parallel execution both pools would be busy at once: the team has as many threads as both together, but no
-    more than there are processors, unless `intra_op` alone asks for more.
+    With parallel execution both pools would be busy at once: the thread pool has as many threads as both together, but
+    no more than there are processors, unless `intra_op` alone asks for more.
     """
     size = intra_op or default_threads()
     return size + (added_threads(size, inter_op) if parallel else 0)
 
 
 def added_threads(size: int, inter_op: int) -> int:
-    """How many threads parallel execution with `inter_op` threads adds to a team of `size`: its last workers."""
+    """How many threads parallel execution with `inter_op` threads adds to a thread pool of `size`: its last workers."""
     return max(0, min(size * inter_op, len(available_processors())) - size)
 
 

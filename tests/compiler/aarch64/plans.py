@@ -13,19 +13,21 @@ from sardonyx.compiler.llvm.kernels.engine.rounds import emit_rounds
 from sardonyx.runtime.memory.execution_contexts import LINE_WORDS, MOST_PARTS, ExecutionContextField
 from sardonyx.runtime.native.rounds import MoveColumn, RoundsField
 from sardonyx.runtime.native_plan import NativePlan, PlanField
-from sardonyx.runtime.threads.team_words import TeamField, team_words
+from sardonyx.runtime.threads.thread_pool_words import ThreadPoolField, thread_pool_words
 from tests.compiler.aarch64.machine import Visit, emulated
 
 Array = np.ndarray[Any, Any]
 
 
-def run_plan(bound: Bound, external: Sequence[Array], *, in_team: bool = False, times: Array | None = None) -> int:
+def run_plan(
+    bound: Bound, external: Sequence[Array], *, in_thread_pool: bool = False, times: Array | None = None
+) -> int:
     """What the executor returns; `external` are the inputs and outputs, whose contents are as after a run here."""
     plan = bound.plan
     visit = emulated().machine.visit()
     addresses = np.array([visit.address(array) for array in external], np.int64)
     places = [
-        _team_address(visit) if in_team else 0,
+        _thread_pool_address(visit) if in_thread_pool else 0,
         _plan_address(visit, plan, _constants(bound)),
         _execution_context_address(visit, plan),
         visit.address(addresses),
@@ -120,9 +122,9 @@ def _execution_context_address(visit: Visit, plan: NativePlan) -> int:
     return visit.address(fields)
 
 
-def _team_address(visit: Visit) -> int:
-    """A team whose workers have not come."""
-    words = _room(team_words(4))
-    words[TeamField.THREADS] = 4
-    words[TeamField.PATIENCE] = 1000
+def _thread_pool_address(visit: Visit) -> int:
+    """A thread pool whose workers have not come."""
+    words = _room(thread_pool_words(4))
+    words[ThreadPoolField.THREADS] = 4
+    words[ThreadPoolField.PATIENCE] = 1000
     return visit.address(words)

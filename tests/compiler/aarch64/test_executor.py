@@ -1,4 +1,4 @@
-"""The executor on AArch64: whole plans, alone and as the only thread of a team."""
+"""The executor on AArch64: whole plans, alone and as the only thread of a thread pool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.kernel.expr import Input, maximum
 from sardonyx.runtime.native_plan import NativePlan
-from sardonyx.runtime.threads.team import FINISHED
+from sardonyx.runtime.threads.thread_pool import FINISHED
 from tests.compiler.aarch64.machine import emulated, missing
 from tests.compiler.aarch64.plans import run_plan
 
@@ -27,14 +27,14 @@ Array = np.ndarray[Any, Any]
 F32 = np.dtype(np.float32)
 
 
-def run(bound: Bound, inputs: Sequence[Array], *, in_team: bool, times: Array) -> list[Array]:
+def run(bound: Bound, inputs: Sequence[Array], *, in_thread_pool: bool, times: Array) -> list[Array]:
     outputs = [np.empty(shape, dtype) for dtype, shape in bound.outputs]
-    assert run_plan(bound, [*inputs, *outputs], in_team=in_team, times=times) == FINISHED
+    assert run_plan(bound, [*inputs, *outputs], in_thread_pool=in_thread_pool, times=times) == FINISHED
     return outputs
 
 
 @pytest.mark.parametrize("in_team", [False, True])
-def test_a_network_of_two_layers(in_team: bool) -> None:
+def test_a_network_of_two_layers(in_thread_pool: bool) -> None:
     rng = np.random.default_rng(1)
     x, first, second = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 90), (90, 300), (300, 40)))
     binder = Binder(emulated())
@@ -46,7 +46,7 @@ def test_a_network_of_two_layers(in_team: bool) -> None:
     bound = binder.finish([result], 1, lambda _, tensor: tensor)
     assert bound.plan.width > 1
     times = np.zeros(len(bound.steps) + 1, np.int64)
-    (found,) = run(bound, [x], in_team=in_team, times=times)
+    (found,) = run(bound, [x], in_thread_pool=in_thread_pool, times=times)
     expected = np.maximum(x.astype(np.float64) @ first, 0) @ second
     np.testing.assert_allclose(found, expected, atol=2e-3)
     assert (np.diff(times) > 0).all()
@@ -64,5 +64,5 @@ def test_denormal_numbers_are_kept_or_flushed(flush: bool) -> None:
         flush_denormals=flush,
     )  # fmt: skip
     bound = dataclasses.replace(bound, plan=remade)
-    (found,) = run(bound, [x], in_team=False, times=np.zeros(2, np.int64))
+    (found,) = run(bound, [x], in_thread_pool=False, times=np.zeros(2, np.int64))
     np.testing.assert_array_equal(found, np.where(np.abs(x) < 1e-38, 0, x * 2) if flush else x * 2)

@@ -13,7 +13,7 @@ from sardonyx.compiler.llvm import library, target
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.native import native_segment, rounds
 from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan
-from sardonyx.runtime.threads.team import FINISHED
+from sardonyx.runtime.threads.thread_pool import FINISHED
 from tests.api.test_kernel_variants import by_numpy, check_close
 from tests.compiler.aarch64.machine import emulated, missing, neon
 from tests.compiler.aarch64.plans import run_plan, run_rounds

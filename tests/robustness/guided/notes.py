@@ -1,4 +1,4 @@
-"""The readers of what is kept beside engines: vouchers, figures of the machine, compiled kernels."""
+"""The readers of what is kept beside engines: trust records, figures of the machine, compiled kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sardonyx.compiler.native.rows.rows import Rates as RowRates
 from sardonyx.runtime.files import kernel_cache, machine_file
 from sardonyx.runtime.files.digest import sha256
 from sardonyx.runtime.files.kernel_cache import KernelCache
-from sardonyx.runtime.files.vouchers import Voucher, Vouchers
+from sardonyx.runtime.files.trust_records import TrustRecord, TrustRecords
 from sardonyx.tuning.ceilings import Ceilings
 from tests.robustness.guided.json_values import changed_value, text_of
 from tests.robustness.guided.target import Target, with_other_bytes, write_private
@@ -24,43 +24,43 @@ _DIGEST = "5a" * 32
 _MACHINE = "a machine"
 _KERNEL = "a kernel"
 
-# Vouchers
+# Trust records
 
 
-def _voucher_seeds() -> list[bytes]:
+def _trust_record_seeds() -> list[bytes]:
     return [
         text_of({"digest": _DIGEST, "made": True, "states": [[1, 2, 3, 4, 5]]}),
         text_of({"digest": _DIGEST, "made": False, "states": []}),
     ]
 
 
-def _change_voucher(data: bytes, choice: random.Random) -> bytes:
+def _change_trust_record(data: bytes, choice: random.Random) -> bytes:
     changed = changed_value(json.loads(data), choice)
     if isinstance(changed, dict) and choice.random() < 0.8:
         changed["digest"] = _DIGEST
     return text_of(changed)
 
 
-def _check_voucher(data: bytes, folder: Path) -> bool:
-    """What the file says, or an empty voucher; whatever it says, a new one can be written in its place."""
-    vouchers = Vouchers(str(folder))
+def _check_trust_record(data: bytes, folder: Path) -> bool:
+    """What the file says, or an empty trust record; whatever it says, a new one can be written in its place."""
+    trust_records = TrustRecords(str(folder))
     (folder / "engines").mkdir(mode=0o700, exist_ok=True)
-    path = vouchers._path(_DIGEST)
+    path = trust_records._path(_DIGEST)
     assert path is not None
     write_private(path, data)
-    found = vouchers.find(_DIGEST)
-    said = json.loads(data) if found != Voucher() else {"made": False, "states": []}
+    found = trust_records.find(_DIGEST)
+    said = json.loads(data) if found != TrustRecord() else {"made": False, "states": []}
     assert found.made == (said["made"] is True)
     assert len(found.states) == min(len(said["states"]), 8)
     assert all(isinstance(part, int) for state in found.states for part in state)
-    vouchers.note_made(_DIGEST)
-    again = vouchers.find(_DIGEST)
+    trust_records.note_made(_DIGEST)
+    again = trust_records.find(_DIGEST)
     assert again.made
     assert list(again.states) == list(found.states)
-    return found != Voucher() or said == json.loads(_voucher_seeds()[1])
+    return found != TrustRecord() or said == json.loads(_trust_record_seeds()[1])
 
 
-def _voucher_found() -> list[bytes]:
+def _trust_record_found() -> list[bytes]:
     start = text_of({"digest": _DIGEST, "made": True, "states": []})[:-2]
     return [start + b"[" * 20_000, start + b"[Infinity]]}", start + b"[1e400]]}", b'{"digest": ' + b"[" * 20_000]
 
@@ -143,6 +143,8 @@ def _check_kernel(data: bytes, folder: Path) -> bool:
     return found is not None
 
 
-VOUCHER = Target("voucher", _voucher_seeds, _check_voucher, _change_voucher, _voucher_found)
+TRUST_RECORD = Target(
+    "trust_record", _trust_record_seeds, _check_trust_record, _change_trust_record, _trust_record_found
+)
 MACHINE = Target("machine", _machine_seeds, _check_machine, _change_machine, _machine_found)
 KERNEL = Target("kernel", _kernel_seeds, _check_kernel, _change_kernel, _kernel_found)

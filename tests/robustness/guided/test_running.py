@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.runtime.files import engine_file, vouchers
+from sardonyx.runtime.files import engine_file, trust_records
 from tests.robustness.guided import __main__ as command
 from tests.robustness.guided.targets import TARGETS
 
@@ -33,11 +33,11 @@ def test_the_command_shows_what_comes_of_an_input(
     assert capsys.readouterr().out == f"{said}\n"
 
 
-def test_an_engine_that_is_trusted_without_a_voucher_is_noticed(
+def test_an_engine_that_is_trusted_without_a_trust_record_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = TARGETS["untrusted"]
-    monkeypatch.setattr(vouchers.Vouchers, "may_run", lambda *given: True)
+    monkeypatch.setattr(trust_records.TrustRecords, "may_run", lambda *given: True)
     with pytest.raises(AssertionError, match="nobody trusts"):
         target.check(target.seeds()[0], tmp_path)
 

@@ -42,7 +42,7 @@ ALLOWED = {
     "runtime/threads/processors.py": "/sys",
     "api/building/ep_devices.py": "/proc",
     "compiler/llvm/target.py": "/proc and /sys",
-    "compiler/llvm/library.py": "sources of this package",
+    "compiler/llvm/generator_version.py": "sources of this package",
     "ops/framework/registrations.py": "sources of this package",
     "providers/entry_points.py": "metadata of installed packages",
     "cli/streams.py": "the null device",

@@ -16,7 +16,7 @@ from sardonyx.runtime.files.engine_file import only_writer, write_engine
 from sardonyx.runtime.files.kernel_cache import KernelCache
 from sardonyx.runtime.files.machine_file import read_sections, write_section
 from sardonyx.runtime.files.own_files import ENGINE, bound_folder, own_file, own_files, remove_own, remove_own_files
-from sardonyx.runtime.files.vouchers import Vouchers
+from sardonyx.runtime.files.trust_records import TrustRecords
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links, owners and modes are those of POSIX")
 
@@ -78,7 +78,14 @@ def test_others_in_the_own_folder_stay(given: Path) -> None:
     cache = KernelCache(folder)
     others = [
         Path(folder) / name
-        for name in ("program.o", f"{NAME}.o", f".new-{'0' * 32}", "machine-1234.json", "deep/x.o", f"{NAME}.voucher")
+        for name in (
+            "program.o",
+            f"{NAME}.o",
+            f".new-{'0' * 32}",
+            "machine-1234.json",
+            "deep/x.o",
+            f"{NAME}.trust record",
+        )
     ]
     for path in others:
         path.parent.mkdir(exist_ok=True)
@@ -103,14 +110,14 @@ def test_each_kind_is_known(given: Path) -> None:
     engines = Path(folder) / "engines"
     KernelCache(folder).store("key", b"code")
     write_section("machine", "one", {"a": 1}, folder)
-    Vouchers(folder).note_made(NAME + "f" * 24)
+    TrustRecords(folder).note_made(NAME + "f" * 24)
     assert write_engine(engines / f"{NAME}{ENGINE}", {}, {})
     (engines / f"{NAME}.missed").write_bytes(b"...")
     (engines / f".new-{'a' * 32}").write_bytes(b"SARDONYX ENG")
     with only_writer(engines / f"{NAME}{ENGINE}") as alone:
         assert alone
         found = own_files()
-        kinds = {"kernel", "machine", "voucher", "engine", "misses", "draft", "lock"}
+        kinds = {"kernel", "machine", "trust_record", "engine", "misses", "draft", "lock"}
         assert {one.kind for one in found} == kinds
     assert all(one.nbytes == os.path.getsize(one.path) for one in found if one.kind != "lock")
     assert all(abs(one.used - time.time()) < 3600 for one in found)
@@ -162,13 +169,13 @@ def test_modes_of_new_folders_and_files(given: Path) -> None:
     assert folder is not None
     KernelCache(folder).store("key", b"code")
     write_section("machine", "one", {"a": 1}, folder)
-    Vouchers(folder).note_made(NAME)
+    TrustRecords(folder).note_made(NAME)
     for path in [Path(folder).parent, *Path(folder).parent.rglob("*")]:
         assert not stat.S_IMODE(path.stat().st_mode) & 0o022, path
         assert path.is_dir() or stat.S_IMODE(path.stat().st_mode) == 0o600, path
     assert KernelCache(folder).find("key") == b"code"
     assert read_sections("machine", folder) == {"one": {"a": 1}}
-    assert Vouchers(folder).find(NAME).made
+    assert TrustRecords(folder).find(NAME).made
 
 
 def test_a_folder_that_was_made_elsewhere_is_not_changed(tmp_path: Path) -> None:
@@ -225,18 +232,18 @@ def test_folders_and_files_of_another_user(where: str, given: Path) -> None:
     folder = default_folder()
     assert folder is not None
     KernelCache(folder).store("key", b"code")
-    Vouchers(folder).note_made(NAME)
+    TrustRecords(folder).note_made(NAME)
     assert len(own_files()) == 2
     for one in own_files():
         os.chown(one.path, 65534, -1)
     assert own_files() == []
     assert KernelCache(folder).find("key") is None
-    assert not Vouchers(folder).find(NAME).made
+    assert not TrustRecords(folder).find(NAME).made
     os.chown(given / where, 65534, -1)
     before = state(given)
     assert "belongs to another user" in prepare_folder(os.path.join(folder, "engines"))
     KernelCache(folder).store("another", b"code")
-    Vouchers(folder).note_made(NAME[::-1])
+    TrustRecords(folder).note_made(NAME[::-1])
     assert write_section("machine", "one", {}, folder) is None or where.endswith("engines")
     changed = {path for path, one in state(given).items() if before.get(path) != one}
     assert all(where.endswith("engines") and f"{os.sep}engines{os.sep}" not in path for path in changed)

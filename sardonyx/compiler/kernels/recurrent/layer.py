@@ -21,7 +21,7 @@ from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.recurrent import length_error
 from sardonyx.ops.recurrent_cells import Cell
 from sardonyx.runtime.memory.constant_memory import constant_empty
-from sardonyx.runtime.threads.processors import team_size
+from sardonyx.runtime.threads.processors import thread_pool_size
 
 # What R may be kept as.
 HALVES = np.dtype(ml_dtypes.bfloat16)
@@ -366,7 +366,7 @@ class Layer:
         """How threads share the loop, which reads so many bytes of panels for so many operations in a time step of
         so many turns."""
         target, sizes = self.binder.target, self.sizes
-        threads = team_size(self.binder.settings.threads)
+        threads = thread_pool_size(self.binder.settings.threads)
         is_far, strand_bytes = asks_ahead(target), panel_bytes // sizes.directions
         step_ns = max(flops / 100, panel_bytes / 100)
         is_small = step_ns * sizes.steps < SMALL_STEP_NS

@@ -33,7 +33,7 @@ from sardonyx.compiler.native.windows.window_call import Slide
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.expr import Expr, Input, walk
 from sardonyx.light_dataclass import dataclass
-from sardonyx.runtime.threads.processors import team_size
+from sardonyx.runtime.threads.processors import thread_pool_size
 
 # Taps of a line of windows are written out, and vectors of channels of a block: these many at most.
 _MOST_TAPS, _MOST_VECTORS = 8, 3
@@ -133,7 +133,7 @@ def bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall) -> Seq
     first = replace(first, product=chosen.product)
     middle, finish = first.finish(binder), second.finish(binder)
     results = second.results(binder, finish)
-    cut = _best_cut(target, first, second, slide, team_size(binder.settings.threads))
+    cut = _best_cut(target, first, second, slide, thread_pool_size(binder.settings.threads))
     row = (slide.kernel[-1], slide.stride[-1], slide.dilation[-1])
     along = tile(target, Correlate(F32), row, slide.output[-1], in_turns=False)
     spread = tuple(operand.strides[-1] == 0 for operand in middle.operands)

@@ -42,7 +42,7 @@ from sardonyx.compiler.native.products.strassen_step import columns_by_quarters
 from sardonyx.compiler.native.products.words import as_tiles, row_step
 from sardonyx.kernel.expr import Expr
 from sardonyx.light_dataclass import dataclass
-from sardonyx.runtime.threads.processors import team_size
+from sardonyx.runtime.threads.processors import thread_pool_size
 
 emit_gemm = emitter("products.gemm", "emit_gemm")
 
@@ -193,7 +193,7 @@ def _matrix_terms(
         product=product,
         b="panels" if kind.parts > 1 else "packed",
         a_stride_bytes=step * a.dtype.itemsize,  # type: ignore[operator]
-        threads=team_size(binder.settings.threads),
+        threads=thread_pool_size(binder.settings.threads),
     )
     if kind.parts > 1 and not copies_large_rows(binder.target, problem):
         a = as_tiles(binder, a.reshaped((size_m, a.shape[-1]), (step, 1)), product)  # type: ignore[arg-type]
@@ -248,7 +248,7 @@ def _terms(
         b=b_layout,
         a_stride_bytes=(rows.steps[0] if a_layout != "columns" else a.strides[-1]) * a.dtype.itemsize,
         b_stride_bytes=b_stride * b_tensor.dtype.itemsize,
-        threads=team_size(binder.settings.threads),
+        threads=thread_pool_size(binder.settings.threads),
     )
     return _Terms(problem, a, b_tensor, b_stride, operands, kinds, rows.steps, axes[:-1])
 

@@ -75,7 +75,7 @@ class _Call:
         saved = k.variable(PTR, _null(k))
         with k.when(releases):
             saved.set(k.call_address(self.address(State.SAVE_THREAD), PTR))
-        fields = (State.TEAM, State.PLAN, State.EXECUTION_CONTEXT, State.EXTERNALS)
+        fields = (State.THREAD_POOL, State.PLAN, State.EXECUTION_CONTEXT, State.EXTERNALS)
         nothing = k.constant(I64, 0)  # no times, and nobody who ends the run
         status = k.variable(I64, 0)
 

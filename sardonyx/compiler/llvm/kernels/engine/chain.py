@@ -10,12 +10,14 @@ from sardonyx.runtime.native.chain import HEADER_WORDS, INSTRUCTION_WORDS, Do
 
 
 def emit_chain(target: Target, spec: tuple[()]) -> str:
-    """A function with the executor's parameters: ``i64 run(team, program, execution context, places, times,
+    """A function with the executor's parameters: ``i64 run(thread pool, program, execution context, places, times,
     terminate)``.
 
     It gives the answer of the plan that ended the program before its time, else 0.
     """
-    parameters = [(name, I64) for name in ("team", "program", "execution_context", "places", "times", "terminate")]
+    parameters = [
+        (name, I64) for name in ("thread_pool", "program", "execution_context", "places", "times", "terminate")
+    ]
     k = Function(KERNEL, target, parameters, returns=I64)
     walk = _Walk(k)
     with k.loop_while(lambda: walk.at.get() < walk.count):
@@ -75,7 +77,7 @@ class _Walk:
             table.store(self.places.load(read.load(index)), index)
         no_times = k.constant(I64, 0)
         executor = k.pointer(self.program.load(0), I64).address
-        given = (k["team"], plan, k["execution_context"], externals, no_times, k["terminate"])
+        given = (k["thread_pool"], plan, k["execution_context"], externals, no_times, k["terminate"])
         status = k.call_address(executor, I64, *given)
         with k.when(status.differs(0)):
             self.status.set(status)

@@ -1,17 +1,17 @@
-"""The native executor: runs a plan, alone or as one thread of a team. No Python between its steps.
+"""The native executor: runs a plan, alone or as one thread of a thread pool. No Python between its steps.
 
 Three functions, whose addresses `executor_code` gives to the runtime:
 
-    i64 run(team, plan, execution context, external, times, terminate)   one run; 1 where it was terminated, else 0
-    i64 work(team, index)                                   the life of a worker; returns when the team is stopped
-    i64 stop(team)                                          makes every `work` of the team return
+    i64 run(thread pool, plan, execution context, external, times, terminate)   one run; 1 if it was terminated, else 0
+    i64 work(thread pool, index)    the life of a worker; returns when the thread pool is stopped
+    i64 stop(thread pool)           makes every `work` of the thread pool return
 
-How a run is shared. The caller of `run` owns the team for the run and *opens* it; workers that see this join, late or
-never. Every participant walks the same phases, claims chunks of their steps with an atomic addition, and adds what it
-did to the step's count of finished chunks. A barrier waits for these counts, not for the arrival of threads: nobody
-waits for a worker that sleeps, or that the system has taken off its core between two chunks. At the end the caller
-closes the team and waits until the participants have left. The chunk of work is the same whoever does it, so results
-do not depend on the number of threads.
+How a run is shared. The caller of `run` owns the thread pool for the run and *opens* it; workers that see this join,
+late or never. Every participant walks the same phases, claims chunks of their steps with an atomic addition, and adds
+what it did to the step's count of finished chunks. A barrier waits for these counts, not for the arrival of threads:
+nobody waits for a worker that sleeps, or that the system has taken off its core between two chunks. At the end the
+caller closes the thread pool and waits until the participants have left. The chunk of work is the same whoever does it,
+so results do not depend on the number of threads.
 
 The chunks of a step are divided into parts, one for each thread (of many threads several share one). A thread claims
 in its own part before it takes from others, so it finds in its cache what it wrote in the step before. It claims as
@@ -41,7 +41,15 @@ from sardonyx.compiler.llvm import atomics, system
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.float_mode import denormals
 from sardonyx.compiler.llvm.kernels.engine.interrupts import emit_interrupts, shall_end
-from sardonyx.compiler.llvm.kernels.engine.participants import EVERYBODY, Alarm, Member, Participant, Run, Team, spread
+from sardonyx.compiler.llvm.kernels.engine.participants import (
+    EVERYBODY,
+    Alarm,
+    Member,
+    Participant,
+    Run,
+    ThreadPool,
+    spread,
+)
 from sardonyx.compiler.llvm.library import KERNEL, KernelLibrary
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I32, I64, PTR
@@ -53,8 +61,15 @@ from sardonyx.runtime.native_plan import (
     StepColumn,
     StepFlag,
 )
-from sardonyx.runtime.threads.team_options import ExecutorCode
-from sardonyx.runtime.threads.team_words import ACTIVE, GENERATION_SHIFT, OPEN, Does, MemberField, TeamField
+from sardonyx.runtime.threads.thread_pool_options import ExecutorCode
+from sardonyx.runtime.threads.thread_pool_words import (
+    ACTIVE,
+    GENERATION_SHIFT,
+    OPEN,
+    Does,
+    MemberField,
+    ThreadPoolField,
+)
 
 _CLOCK_EVERY = 64  # pauses of an idle worker between two looks at the clock
 # Of a step that is done in pieces, the first is this share; they are halved and doubled towards so many nanoseconds.
@@ -78,7 +93,7 @@ def _emit_run(target: Target) -> str:
         KERNEL,
         target,
         [
-            ("team", I64),
+            ("thread_pool", I64),
             ("plan", PTR),
             ("execution_context", PTR),
             ("external", PTR),
@@ -93,18 +108,18 @@ def _emit_run(target: Target) -> str:
     shared = k.variable(BOOL, False)
     width = run.plan.load(int(PlanField.WIDTH))
     # A run that is ended already does not become the workers', who would begin it before the caller looks.
-    with k.when((width > 1) & k["team"].differs(0)):
+    with k.when((width > 1) & k["thread_pool"].differs(0)):
         ended = _is_ended(k, run)
         with k.when(ended):
             status.set(1)
-        busy = Team(k, k["team"]).word(TeamField.BUSY)
+        busy = ThreadPool(k, k["thread_pool"]).word(ThreadPoolField.BUSY)
         with k.otherwise(ended), k.when(atomics.load(busy, "monotonic").equals(0)):
             shared.set(atomics.exchange_if(busy, 0, 1, "acquire"))
     is_shared, may_end = shared.get(), k["terminate"].differs(0)
     with denormals(k, run.flushes_denormals()):
         # What small runs do without is apart from what they do.
         with k.when(is_shared), k.apart():
-            _share(k, Team(k, k["team"]), run, width, status)
+            _share(k, ThreadPool(k, k["thread_pool"]), run, width, status)
         with k.when(~is_shared & may_end), k.apart():
             _walk_watched(k, run, status)
         with k.otherwise(is_shared | may_end):
@@ -114,16 +129,16 @@ def _emit_run(target: Target) -> str:
     return k.finish()
 
 
-def _share(k: Function, team: Team, run: Run, width: Value, status: Variable) -> None:
-    """The run as the caller of a team that it owns; nobody is in it afterwards."""
-    _open(k, team, run, width)
-    me = Participant(k, team, run, k.constant(I64, 0))
-    _walk_as_caller(k, team, run, me, status, Alarm(k, team, run))
-    state = team.word(TeamField.STATE)
+def _share(k: Function, thread_pool: ThreadPool, run: Run, width: Value, status: Variable) -> None:
+    """The run as the caller of a thread pool that it owns; nobody is in it afterwards."""
+    _open(k, thread_pool, run, width)
+    me = Participant(k, thread_pool, run, k.constant(I64, 0))
+    _walk_as_caller(k, thread_pool, run, me, status, Alarm(k, thread_pool, run))
+    state = thread_pool.word(ThreadPoolField.STATE)
     atomics.update("and", state, ~OPEN, "seq_cst")
-    team.wait(lambda order: (atomics.load(state, order) & ACTIVE).equals(0), me, Does.WALK)
+    thread_pool.wait(lambda order: (atomics.load(state, order) & ACTIVE).equals(0), me, Does.WALK)
     me.member.does(Does.NOTHING)
-    atomics.store(team.word(TeamField.BUSY), 0, "release")
+    atomics.store(thread_pool.word(ThreadPoolField.BUSY), 0, "release")
 
 
 def _bind(k: Function, run: Run) -> None:
@@ -166,7 +181,7 @@ def _is_ended(k: Function, run: Run) -> Value:
 
 
 def _walk_alone(k: Function, run: Run) -> None:
-    """Every step whole, one after the other; nothing of a team is touched, and nobody ends the run."""
+    """Every step whole, one after the other; nothing of a thread pool is touched, and nobody ends the run."""
     scratch = run.scratch(k.constant(I64, 0))
     with k.loop(0, run.step_count) as index:
         _stamp(k, index)
@@ -219,28 +234,28 @@ def _do_pieces(k: Function, run: Run, step: Pointer, scratch: Value, status: Var
                 status.set(1)
 
 
-def _open(k: Function, team: Team, run: Run, width: Value) -> None:
+def _open(k: Function, thread_pool: ThreadPool, run: Run, width: Value) -> None:
     """Offer the run to the workers, of which no more than find work are let in."""
-    threads = k.smaller(width, team.word(TeamField.THREADS).load())
+    threads = k.smaller(width, thread_pool.word(ThreadPoolField.THREADS).load())
     parts = k.smaller(threads, MOST_PARTS)
     run.clear_counters(parts)
     run.progress.store(0)
-    team.word(TeamField.PARTS).store(parts)
+    thread_pool.word(ThreadPoolField.PARTS).store(parts)
     for field, value in (
-        (TeamField.PLAN, run.plan.address),
-        (TeamField.EXECUTION_CONTEXT, run.execution_context.address),
+        (ThreadPoolField.PLAN, run.plan.address),
+        (ThreadPoolField.EXECUTION_CONTEXT, run.execution_context.address),
     ):
-        team.word(field).store(k.emit(I64, f"ptrtoint ptr {value.name} to i64"))
-    atomics.store(team.word(TeamField.LIMIT), threads - 1, "monotonic")
-    _sign_on(k, team)
-    state = team.word(TeamField.STATE)
+        thread_pool.word(field).store(k.emit(I64, f"ptrtoint ptr {value.name} to i64"))
+    atomics.store(thread_pool.word(ThreadPoolField.LIMIT), threads - 1, "monotonic")
+    _sign_on(k, thread_pool)
+    state = thread_pool.word(ThreadPoolField.STATE)
     generation = (atomics.load(state, "monotonic") >> GENERATION_SHIFT) + 1
     atomics.update("xchg", state, (generation << GENERATION_SHIFT) | OPEN, "seq_cst")
 
 
-def _sign_on(k: Function, team: Team) -> None:
+def _sign_on(k: Function, thread_pool: ThreadPool) -> None:
     """Say which thread the caller is, and where."""
-    me = team.member(k.constant(I64, 0))
+    me = thread_pool.member(k.constant(I64, 0))
     thread = k.call("pthread_self", I64) if system.has_futex(k) else k.constant(I64, 0)
     with k.when(me.word(MemberField.THREAD).load().differs(thread)):
         me.word(MemberField.THREAD).store(thread)
@@ -250,18 +265,20 @@ def _sign_on(k: Function, team: Team) -> None:
     me.does(Does.WALK)
 
 
-def _walk_as_caller(k: Function, team: Team, run: Run, me: Participant, status: Variable, alarm: Alarm) -> None:
+def _walk_as_caller(
+    k: Function, thread_pool: ThreadPool, run: Run, me: Participant, status: Variable, alarm: Alarm
+) -> None:
     """All phases; the caller also keeps the time, tells late workers where to start, and ends a run that shall end."""
 
     def look(index: Value) -> None:
         alarm.look()
         with k.when(status.get().equals(0)), k.when(_is_ended(k, run)):
             status.set(1)
-            _abandon(k, team, run, index)
+            _abandon(k, thread_pool, run, index)
 
     with k.loop(0, run.plan.load(int(PlanField.PHASE_COUNT))) as number:
         with k.when(status.get().equals(0)):
-            _pass_barrier(k, team, run, number, me)
+            _pass_barrier(k, thread_pool, run, number, me)
             # Its release hands on what the barrier acquired.
             atomics.store(run.progress, number, "release")
         phase = run.phase(number)
@@ -272,15 +289,15 @@ def _walk_as_caller(k: Function, team: Team, run: Run, me: Participant, status: 
                 step = run.step(index)
                 own = _is_for_caller(step)
                 with k.when(own):
-                    _do_own(k, team, run, index, me)
+                    _do_own(k, thread_pool, run, index, me)
                 with k.otherwise(own):
-                    _claim(k, team, run, index, me, functools.partial(look, index))
+                    _claim(k, thread_pool, run, index, me, functools.partial(look, index))
     # The last phase has no barrier behind it.
     with k.when(status.get().equals(0)):
-        _pass_barrier(k, team, run, run.plan.load(int(PlanField.PHASE_COUNT)), me)
+        _pass_barrier(k, thread_pool, run, run.plan.load(int(PlanField.PHASE_COUNT)), me)
 
 
-def _do_own(k: Function, team: Team, run: Run, index: Value, me: Participant) -> None:
+def _do_own(k: Function, thread_pool: ThreadPool, run: Run, index: Value, me: Participant) -> None:
     """A step that the caller does alone."""
     step = run.step(index)
     chunks = step.load(int(StepColumn.CHUNKS))
@@ -289,10 +306,10 @@ def _do_own(k: Function, team: Team, run: Run, index: Value, me: Participant) ->
         run.call(step, k.constant(I64, 0), chunks, me.scratch)
         me.member.does(Does.WALK)
     atomics.update("xchg", run.done(index), step.load(int(StepColumn.TARGET)), "seq_cst")
-    team.notify()
+    thread_pool.notify()
 
 
-def _walk_as_worker(k: Function, team: Team, run: Run, me: Participant) -> None:
+def _walk_as_worker(k: Function, thread_pool: ThreadPool, run: Run, me: Participant) -> None:
     """The phases in which there is work to share, from the one that the caller was last seen in.
 
     A worker that was brought to another's processor ends its walk when its chunk is done.
@@ -301,11 +318,11 @@ def _walk_as_worker(k: Function, team: Team, run: Run, me: Participant) -> None:
     with k.loop_while(lambda: number.get() < run.plan.load(int(PlanField.PHASE_COUNT))):
         phase = run.phase(number.get())
         with k.when(phase.load(int(PhaseColumn.SHARED)).differs(0)):
-            _pass_barrier(k, team, run, number.get(), me)
+            _pass_barrier(k, thread_pool, run, number.get(), me)
             with k.loop(phase.load(int(PhaseColumn.FIRST)), phase.load(int(PhaseColumn.END))) as index:
                 own = _is_for_caller(run.step(index))
                 with k.otherwise(own | me.is_moved()):
-                    _claim(k, team, run, index, me)
+                    _claim(k, thread_pool, run, index, me)
         number.set(k.select(me.is_moved(), run.plan.load(int(PlanField.PHASE_COUNT)), number.get() + 1))
 
 
@@ -313,7 +330,7 @@ def _is_for_caller(step: Pointer) -> Value:
     return (step.load(int(StepColumn.FLAGS)) & int(StepFlag.CALLER)).differs(0)
 
 
-def _pass_barrier(k: Function, team: Team, run: Run, number: Value, me: Participant) -> None:
+def _pass_barrier(k: Function, thread_pool: ThreadPool, run: Run, number: Value, me: Participant) -> None:
     """Wait until all steps of the phase before `number` are done, and with them all earlier ones.
 
     Nobody begins a step of that phase before the phase in front of it is done, so by induction all are.
@@ -323,11 +340,16 @@ def _pass_barrier(k: Function, team: Team, run: Run, number: Value, me: Particip
         with k.loop(before.load(int(PhaseColumn.FIRST)), before.load(int(PhaseColumn.END))) as index:
             target = run.step(index).load(int(StepColumn.TARGET))
             done = run.done(index)
-            team.wait(lambda order: atomics.load(done, order) >= target, me)
+            thread_pool.wait(lambda order: atomics.load(done, order) >= target, me)
 
 
 def _claim(
-    k: Function, team: Team, run: Run, index: Value, me: Participant, look: Callable[[], None] | None = None
+    k: Function,
+    thread_pool: ThreadPool,
+    run: Run,
+    index: Value,
+    me: Participant,
+    look: Callable[[], None] | None = None,
 ) -> None:
     """Do chunks of a step until all are claimed: those of one's own part first, then what others have left of theirs.
 
@@ -366,11 +388,11 @@ def _claim(
     with k.when(finished.get() > 0):
         before = atomics.update("add", run.done(index), finished.get(), "seq_cst")
         with k.when(before + finished.get() >= step.load(int(StepColumn.TARGET))):
-            team.notify()
+            thread_pool.notify()
     me.member.does(Does.WALK)
 
 
-def _abandon(k: Function, team: Team, run: Run, first: Value) -> None:
+def _abandon(k: Function, thread_pool: ThreadPool, run: Run, first: Value) -> None:
     """Mark the steps from `first` on as given away, and only then as done: workers run through and begin nothing."""
     with k.loop(first, run.step_count) as index, k.loop(0, MOST_PARTS) as part:
         claims = run.step(index).load(int(StepColumn.CLAIMS))
@@ -378,13 +400,13 @@ def _abandon(k: Function, team: Team, run: Run, first: Value) -> None:
     with k.loop(first, run.step_count) as index:
         target = run.step(index).load(int(StepColumn.TARGET))
         atomics.update("xchg", run.done(index), target, "seq_cst")
-    team.notify()
+    thread_pool.notify()
 
 
 def _emit_work(target: Target) -> str:
-    k = Function(KERNEL, target, [("team", PTR), ("index", I64)], returns=I64)
-    team = Team(k, k["team"])
-    me = team.member(k["index"])
+    k = Function(KERNEL, target, [("thread_pool", PTR), ("index", I64)], returns=I64)
+    thread_pool = ThreadPool(k, k["thread_pool"])
+    me = thread_pool.member(k["index"])
     me.word(MemberField.TASK).store(system.task_number(k))
     seen = k.variable(I64, 0)  # the generation that this worker has dealt with
     idle_since = k.variable(I64, system.nanoseconds(k))
@@ -392,25 +414,25 @@ def _emit_work(target: Target) -> str:
     turns = k.variable(I64, 0)  # pauses since the last look at the clock
 
     def offer(order: str) -> tuple[Value, Value]:
-        state = atomics.load(team.word(TeamField.STATE), order)
+        state = atomics.load(thread_pool.word(ThreadPoolField.STATE), order)
         unseen = (state >> GENERATION_SHIFT).differs(seen.get())
         return state, unseen & (state & OPEN).differs(0)
 
-    with k.loop_while(lambda: atomics.load(team.word(TeamField.STOP), "acquire").equals(0)):
+    with k.loop_while(lambda: atomics.load(thread_pool.word(ThreadPoolField.STOP), "acquire").equals(0)):
         state, is_new = offer("acquire")
         me.count(MemberField.LOOKS)
         with k.when(is_new):
             seen.set(state >> GENERATION_SHIFT)
             # The limit may already be that of a later run; then the state has changed, and the exchange fails.
-            with k.when((state & ACTIVE) < atomics.load(team.word(TeamField.LIMIT), "monotonic")):
-                joined = atomics.exchange_if(team.word(TeamField.STATE), state, state + 1, "acquire")
+            with k.when((state & ACTIVE) < atomics.load(thread_pool.word(ThreadPoolField.LIMIT), "monotonic")):
+                joined = atomics.exchange_if(thread_pool.word(ThreadPoolField.STATE), state, state + 1, "acquire")
                 with k.when(joined):
-                    _take_part(k, team, me)
+                    _take_part(k, thread_pool, me)
                     idle_since.set(system.nanoseconds(k))
                     pauses.set(1)
                     with k.when(atomics.load(me.word(MemberField.MOVED), "monotonic").differs(0)):
                         me.word(MemberField.MOVED).store(0)
-                        spread(k, team, k["index"])
+                        spread(k, thread_pool, k["index"])
                         seen.set((state >> GENERATION_SHIFT) - 1)  # it may go on once it has a processor
                 with k.otherwise(joined):
                     seen.set((state >> GENERATION_SHIFT) - 1)  # look again
@@ -421,18 +443,18 @@ def _emit_work(target: Target) -> str:
             pauses.set(k.smaller(pauses.get() * 2, me.word(MemberField.BACKOFF).load()))
             with k.when(turns.get() >= _CLOCK_EVERY):
                 turns.set(0)
-                spread(k, team, k["index"])
+                spread(k, thread_pool, k["index"])
                 idle = system.nanoseconds(k) - idle_since.get()
                 with k.when(idle >= me.word(MemberField.SPIN).load()):
-                    signal = team.futex(TeamField.SIGNAL)
+                    signal = thread_pool.futex(ThreadPoolField.SIGNAL)
                     value = atomics.load(signal, "acquire")
-                    atomics.update("add", team.word(TeamField.SLEEPERS), 1, "seq_cst")
+                    atomics.update("add", thread_pool.word(ThreadPoolField.SLEEPERS), 1, "seq_cst")
                     _, is_new_now = offer("seq_cst")
-                    stopped = atomics.load(team.word(TeamField.STOP), "seq_cst").differs(0)
+                    stopped = atomics.load(thread_pool.word(ThreadPoolField.STOP), "seq_cst").differs(0)
                     with k.otherwise(is_new_now | stopped):
                         system.sleep_while(signal, value)
-                    atomics.update("sub", team.word(TeamField.SLEEPERS), 1, "seq_cst")
-                    spread(k, team, k["index"])
+                    atomics.update("sub", thread_pool.word(ThreadPoolField.SLEEPERS), 1, "seq_cst")
+                    spread(k, thread_pool, k["index"])
                     if system.has_futex(k):  # somebody woke us: the next run may be near
                         idle_since.set(system.nanoseconds(k))
                         pauses.set(1)
@@ -440,25 +462,26 @@ def _emit_work(target: Target) -> str:
     return k.finish()
 
 
-def _take_part(k: Function, team: Team, me: Member) -> None:
+def _take_part(k: Function, thread_pool: ThreadPool, me: Member) -> None:
     """One run as a worker that has joined it; leaving releases the execution context to the caller."""
     me.does(Does.WALK)
     plan, execution_context = (
-        k.pointer(team.word(field).load(), I64).address for field in (TeamField.PLAN, TeamField.EXECUTION_CONTEXT)
+        k.pointer(thread_pool.word(field).load(), I64).address
+        for field in (ThreadPoolField.PLAN, ThreadPoolField.EXECUTION_CONTEXT)
     )
     run = Run(k, plan, execution_context)
     with denormals(k, run.flushes_denormals()):
-        _walk_as_worker(k, team, run, Participant(k, team, run, k["index"]))
-    atomics.update("sub", team.word(TeamField.STATE), 1, "seq_cst")
+        _walk_as_worker(k, thread_pool, run, Participant(k, thread_pool, run, k["index"]))
+    atomics.update("sub", thread_pool.word(ThreadPoolField.STATE), 1, "seq_cst")
     me.does(Does.NOTHING)
-    team.notify()
+    thread_pool.notify()
 
 
 def _emit_stop(target: Target) -> str:
-    k = Function(KERNEL, target, [("team", PTR)], returns=I64)
-    team = Team(k, k["team"])
-    atomics.update("xchg", team.word(TeamField.STOP), 1, "seq_cst")
-    signal = team.futex(TeamField.SIGNAL)
+    k = Function(KERNEL, target, [("thread_pool", PTR)], returns=I64)
+    thread_pool = ThreadPool(k, k["thread_pool"])
+    atomics.update("xchg", thread_pool.word(ThreadPoolField.STOP), 1, "seq_cst")
+    signal = thread_pool.futex(ThreadPoolField.SIGNAL)
     atomics.update("add", signal, 1, "seq_cst")
     system.wake(signal, k.constant(I32, EVERYBODY))
     k.give(0)

@@ -154,12 +154,12 @@ def _emit_ask(target: Target) -> Function:
 
 
 def _emit_run(target: Target) -> Function:
-    """``i64 run(words, executor, team, plan, execution context, external, times, other)``, without the interpreter's
-    lock."""
-    names = ("words", "executor", "team", "plan", "execution_context", "external", "times", "other")
+    """``i64 run(words, executor, thread pool, plan, execution context, external, times, other)``, without the
+    interpreter's lock."""
+    names = ("words", "executor", "thread_pool", "plan", "execution_context", "external", "times", "other")
     k = Function("run", target, [(name, I64) for name in names], returns=I64)
     watched = Watched(k, k["words"], k["other"])
-    given = [k[name] for name in ("team", "plan", "execution_context", "external", "times")]
+    given = [k[name] for name in ("thread_pool", "plan", "execution_context", "external", "times")]
     status = k.variable(I64, 0)
     with watched.watching(), _unlocked(k):
         status.set(k.call_address(k.pointer(k["executor"], I64).address, I64, *given, watched.stop))

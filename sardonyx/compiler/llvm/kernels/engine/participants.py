@@ -17,7 +17,7 @@ from sardonyx.runtime.native_plan import (
     PlanField,
     StepColumn,
 )
-from sardonyx.runtime.threads.team_words import ROW_WORDS, Does, MemberField, TeamField
+from sardonyx.runtime.threads.thread_pool_words import ROW_WORDS, Does, MemberField, ThreadPoolField
 
 EVERYBODY = 0x7FFFFFFF
 # How long a thread that does not run stands still, in turns of waiting; and how often others look before they sleep.
@@ -26,22 +26,22 @@ _STANDSTILL, _MOST_LOOKS = 500, 64
 Condition = Callable[[str], Value]
 
 
-class Team:
-    """The words of a team, in registers or in memory."""
+class ThreadPool:
+    """The words of a thread pool, in registers or in memory."""
 
     def __init__(self, k: Function, address: Value) -> None:
         self.k = k
         self.words = k.pointer(address, I64)
 
-    def word(self, which: TeamField) -> Pointer:
+    def word(self, which: ThreadPoolField) -> Pointer:
         return self.words.offset(int(which))
 
-    def futex(self, which: TeamField) -> Pointer:
+    def futex(self, which: ThreadPoolField) -> Pointer:
         return self.word(which).cast(I32)
 
     def member(self, number: Value) -> Member:
-        """What the team knows of one of its threads; the caller of the run is number 0."""
-        return Member(self.word(TeamField.ROWS).offset(number * ROW_WORDS))
+        """What the thread pool knows of one of its threads; the caller of the run is number 0."""
+        return Member(self.word(ThreadPoolField.ROWS).offset(number * ROW_WORDS))
 
     def wait(self, met: Condition, me: Participant, least: Does = Does.CHUNK) -> None:
         """Go on when a condition of this run is met: spin, then give way, then sleep until somebody notifies.
@@ -51,7 +51,7 @@ class Team:
         `least`, or more.
         """
         k = self.k
-        patience, yields = (self.word(field).load() for field in (TeamField.PATIENCE, TeamField.YIELDS))
+        patience, yields = (self.word(field).load() for field in (ThreadPoolField.PATIENCE, ThreadPoolField.YIELDS))
         turns, looks = k.variable(I64, 0), k.variable(I64, 0)
         with k.loop_while(lambda: met("acquire").equals(False)):
             atomics.pause(k)
@@ -79,18 +79,18 @@ class Team:
 
     def _sleep(self, met: Condition) -> None:
         """Sleep until somebody notifies, or the condition is met."""
-        event = self.futex(TeamField.EVENT)
+        event = self.futex(ThreadPoolField.EVENT)
         seen = atomics.load(event, "acquire")
-        atomics.update("add", self.word(TeamField.WAITING), 1, "seq_cst")
+        atomics.update("add", self.word(ThreadPoolField.WAITING), 1, "seq_cst")
         with self.k.when(met("seq_cst").equals(False)):
             system.sleep_while(event, seen)
-        atomics.update("sub", self.word(TeamField.WAITING), 1, "seq_cst")
+        atomics.update("sub", self.word(ThreadPoolField.WAITING), 1, "seq_cst")
 
     def _help(self, me: Participant, met: Condition, least: Does, helped: Variable) -> None:
         """Set `helped` if a thread that others may wait for did not run, and was brought to this processor."""
         k = self.k
-        roams = self.word(TeamField.ROAMS).load().differs(0)
-        with k.when(roams), k.loop(0, self.word(TeamField.THREADS).load()) as number:
+        roams = self.word(ThreadPoolField.ROAMS).load().differs(0)
+        with k.when(roams), k.loop(0, self.word(ThreadPoolField.THREADS).load()) as number:
             other = self.member(number)
             task = atomics.load(other.word(MemberField.TASK), "monotonic")
             does = atomics.load(other.word(MemberField.DOES), "monotonic")
@@ -112,14 +112,14 @@ class Team:
     def notify(self) -> None:
         """Wake those who sleep in `wait`; follows a ``seq_cst`` change of what they wait for."""
         k = self.k
-        with k.when(atomics.load(self.word(TeamField.WAITING), "seq_cst") > 0):
-            event = self.futex(TeamField.EVENT)
+        with k.when(atomics.load(self.word(ThreadPoolField.WAITING), "seq_cst") > 0):
+            event = self.futex(ThreadPoolField.EVENT)
             atomics.update("add", event, 1, "seq_cst")
             system.wake(event, k.constant(I32, EVERYBODY))
 
 
 class Member:
-    """The row of a thread of a team."""
+    """The row of a thread of a thread pool."""
 
     def __init__(self, row: Pointer) -> None:
         self._row = row
@@ -193,16 +193,16 @@ class Run:
 class Participant:
     """A thread in a run: its row, its scratch memory, and the part of every step that it begins with."""
 
-    def __init__(self, k: Function, team: Team, run: Run, number: Value) -> None:
-        self._k, self._team = k, team
+    def __init__(self, k: Function, thread_pool: ThreadPool, run: Run, number: Value) -> None:
+        self._k, self._thread_pool = k, thread_pool
         self.number = number
-        self.member = team.member(number)
+        self.member = thread_pool.member(number)
         self.scratch = run.scratch(number)
-        self.parts = team.word(TeamField.PARTS).load()
+        self.parts = thread_pool.word(ThreadPoolField.PARTS).load()
         self.part = number % self.parts
         # How many blocks the rest of a part is divided into: those of all threads that share it. 0 for single claims.
-        blocks = team.word(TeamField.BLOCKS).load()
-        self.blocks = (blocks * team.word(TeamField.THREADS).load() + (self.parts - 1)) / self.parts
+        blocks = thread_pool.word(ThreadPoolField.BLOCKS).load()
+        self.blocks = (blocks * thread_pool.word(ThreadPoolField.THREADS).load() + (self.parts - 1)) / self.parts
 
     def is_moved(self) -> Value:
         """Whether another thread has brought this one to its processor."""
@@ -211,7 +211,7 @@ class Participant:
     def leave_others(self) -> None:
         """Leave the processor of the caller, or of a worker with a lower number. The caller stays where it is."""
         with self._k.when(self.number > 0):
-            spread(self._k, self._team, self.number)
+            spread(self._k, self._thread_pool, self.number)
 
 
 class Alarm:
@@ -220,10 +220,10 @@ class Alarm:
     Made when the run is open: a worker that goes to sleep after that looks for an open run first.
     """
 
-    def __init__(self, k: Function, team: Team, run: Run) -> None:
-        self.k, self._team = k, team
+    def __init__(self, k: Function, thread_pool: ThreadPool, run: Run) -> None:
+        self.k, self._thread_pool = k, thread_pool
         self._due = k.variable(I64, 0)  # when it rings; 0 once it has, or where nobody sleeps
-        with k.when(atomics.load(team.word(TeamField.SLEEPERS), "seq_cst") > 0):
+        with k.when(atomics.load(thread_pool.word(ThreadPoolField.SLEEPERS), "seq_cst") > 0):
             delay = run.plan.load(int(PlanField.WAKE_AFTER))
             with k.when(delay.equals(0)):
                 self._ring()
@@ -238,25 +238,25 @@ class Alarm:
             self._ring()
 
     def _ring(self) -> None:
-        signal = self._team.futex(TeamField.SIGNAL)
+        signal = self._thread_pool.futex(ThreadPoolField.SIGNAL)
         atomics.update("add", signal, 1, "seq_cst")
-        system.wake(signal, atomics.load(self._team.word(TeamField.LIMIT), "monotonic").to(I32))
+        system.wake(signal, atomics.load(self._thread_pool.word(ThreadPoolField.LIMIT), "monotonic").to(I32))
 
 
-def spread(k: Function, team: Team, number: Value) -> None:
+def spread(k: Function, thread_pool: ThreadPool, number: Value) -> None:
     """Leave a processor on which the caller or a worker with a lower number runs; `number` is this worker's.
 
     A system that wakes a thread beside the one that woke it takes milliseconds to part them, in which each stops the
     other. Where threads share processors with other programs the caller then at least has its own to itself.
     """
-    with k.when(team.word(TeamField.ROAMS).load().differs(0)):
-        here, mine = system.processor(k), team.member(number).word(MemberField.PROCESSOR)
+    with k.when(thread_pool.word(ThreadPoolField.ROAMS).load().differs(0)):
+        here, mine = system.processor(k), thread_pool.member(number).word(MemberField.PROCESSOR)
         atomics.store(mine, here, "monotonic")
         shared = k.variable(BOOL, False)
         with k.loop(0, number) as other:
-            there = atomics.load(team.member(other).word(MemberField.PROCESSOR), "monotonic")
+            there = atomics.load(thread_pool.member(other).word(MemberField.PROCESSOR), "monotonic")
             shared.set(shared.get() | there.equals(here))
         with k.when(shared.get() & (here >= 0)):
-            processors = team.word(TeamField.ROWS).offset(int(MemberField.PROCESSOR))
-            system.leave_processors(k, processors, team.word(TeamField.THREADS).load(), ROW_WORDS)
+            processors = thread_pool.word(ThreadPoolField.ROWS).offset(int(MemberField.PROCESSOR))
+            system.leave_processors(k, processors, thread_pool.word(ThreadPoolField.THREADS).load(), ROW_WORDS)
             atomics.store(mine, system.processor(k), "monotonic")

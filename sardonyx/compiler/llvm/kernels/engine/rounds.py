@@ -29,7 +29,7 @@ def emit_rounds(target: Target, spec: tuple[()]) -> str:
             k.call_address(
                 k.pointer(given(RoundsField.RUN), I64).address,
                 I64,
-                given(RoundsField.TEAM),
+                given(RoundsField.THREAD_POOL),
                 plan,
                 execution_context,
                 externals.address,

@@ -1,4 +1,4 @@
-"""The workers of a thread team: threads of Python, or of callbacks, in native code until the team is stopped."""
+"""The workers of a thread pool: threads of Python, or of callbacks, in native code until the thread pool is stopped."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sardonyx import errors
 from sardonyx.log import Logger
 from sardonyx.runtime.memory.execution_contexts import Memory
 from sardonyx.runtime.threads.processors import available_processors
-from sardonyx.runtime.threads.team_options import ExecutorCode, TeamOptions, ThreadHooks
-from sardonyx.runtime.threads.team_words import MemberField, TeamField, row_of, team_words
+from sardonyx.runtime.threads.thread_pool_options import ExecutorCode, ThreadHooks, ThreadPoolOptions
+from sardonyx.runtime.threads.thread_pool_words import MemberField, ThreadPoolField, row_of, thread_pool_words
 
 # How a thread waits at a barrier: turns of spinning, and of giving way to others, before it sleeps. Where threads have
 # to share cores or may not spin, both only take time from those that work.
@@ -27,26 +27,26 @@ _STOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _LOGGER = Logger("runtime")
 
 
-class Crew:
-    """The workers of a team and the memory that they share; it lives as long as any of them."""
+class WorkerThreads:
+    """The workers of a thread pool and the memory that they share; it lives as long as any of them."""
 
-    def __init__(self, code: ExecutorCode, options: TeamOptions) -> None:
+    def __init__(self, code: ExecutorCode, options: ThreadPoolOptions) -> None:
         """Start the workers: fewer than wished for where the system refuses more.
 
         `errors.Fail` where a callback that makes threads raises, or gives no handle; none is left then.
         """
-        self._count = team_words(options.threads)
-        self._memory = Memory(8 * self._count, "a thread team")
+        self._count = thread_pool_words(options.threads)
+        self._memory = Memory(8 * self._count, "a thread pool")
         self.address = self._memory.address
         self._stop = _STOP(code.stop)
         self._options = options
         words = self._memory.words(self._count)
         crowded = not options.spinning or options.threads > len(available_processors())
-        words[TeamField.PATIENCE] = _PATIENCE_IN_A_CROWD if crowded else _PATIENCE
-        words[TeamField.YIELDS] = _YIELDS_IN_A_CROWD if crowded else _YIELDS
-        words[TeamField.THREADS] = 1
-        words[TeamField.ROAMS] = int(not options.affinities)
-        words[TeamField.BLOCKS] = options.blocks
+        words[ThreadPoolField.PATIENCE] = _PATIENCE_IN_A_CROWD if crowded else _PATIENCE
+        words[ThreadPoolField.YIELDS] = _YIELDS_IN_A_CROWD if crowded else _YIELDS
+        words[ThreadPoolField.THREADS] = 1
+        words[ThreadPoolField.ROAMS] = int(not options.affinities)
+        words[ThreadPoolField.BLOCKS] = options.blocks
         for number in range(options.threads):
             words[row_of(number) + MemberField.PROCESSOR] = -1
         for number in range(1, options.threads):
@@ -59,11 +59,11 @@ class Crew:
             self._start(code)
         else:
             self._create(code, options.hooks)
-        words[TeamField.THREADS] = 1 + len(self.workers) + len(self.handles)
+        words[ThreadPoolField.THREADS] = 1 + len(self.workers) + len(self.handles)
 
     @property
     def threads(self) -> int:
-        """How many threads the team has with its caller."""
+        """How many threads the thread pool has with its caller."""
         return 1 + len(self.workers) + len(self.handles)
 
     def column(self, field: MemberField) -> list[int]:
@@ -82,7 +82,9 @@ class Crew:
             try:
                 worker.start()
             except RuntimeError as error:  # "can't start new thread"
-                _LOGGER.warning(f"thread team: {number} instead of {self._options.threads} threads: {error}", "team")
+                _LOGGER.warning(
+                    f"thread pool: {number} instead of {self._options.threads} threads: {error}", "thread_pool"
+                )
                 break
             self.workers.append(worker)
 
@@ -106,7 +108,7 @@ class Crew:
             self.handles.append(handle)
 
     def _work_of(self, code: ExecutorCode, number: int) -> Callable[[], None]:
-        """What the thread of a worker calls: it returns when the team is stopped."""
+        """What the thread of a worker calls: it returns when the thread pool is stopped."""
         creator = threading.get_ident()
         memory, options = self._memory, self._options
 
@@ -132,7 +134,7 @@ class Crew:
             try:
                 hooks.join(handle)
             except Exception as error:
-                _LOGGER.error(f"custom_join_thread_fn raised {type(error).__name__}: {error}", "team")
+                _LOGGER.error(f"custom_join_thread_fn raised {type(error).__name__}: {error}", "thread_pool")
         for worker in self.workers:
             if worker is not threading.current_thread():
                 worker.join(_JOIN_SECONDS)
@@ -144,17 +146,19 @@ class Crew:
             self.join()
 
 
-def _live(memory: Memory, code: ExecutorCode, number: int, options: TeamOptions) -> None:
+def _live(memory: Memory, code: ExecutorCode, number: int, options: ThreadPoolOptions) -> None:
     """What a worker does; it keeps the memory and the code, which it uses until it leaves."""
     if options.affinities:
         try:
             os.sched_setaffinity(0, options.affinities[number - 1])
         except (AttributeError, OSError, ValueError) as error:
             processors = sorted(options.affinities[number - 1])
-            _LOGGER.warning(f"worker {number} cannot be bound to processors {processors}: {error}", "team")
+            _LOGGER.warning(f"worker {number} cannot be bound to processors {processors}: {error}", "thread_pool")
     if options.on_start is not None:
         try:
             options.on_start(number)
         except Exception as error:
-            _LOGGER.error(f"the start callback of worker {number} raised {type(error).__name__}: {error}", "team")
+            _LOGGER.error(
+                f"the start callback of worker {number} raised {type(error).__name__}: {error}", "thread_pool"
+            )
     _WORK(code.work)(memory.address, number)

@@ -1,4 +1,4 @@
-"""Vouchers on a disk that is full, and those that say what none says."""
+"""Trust records on a disk that is full, and those that say what none says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from sardonyx.runtime.files import opening
-from sardonyx.runtime.files.vouchers import Voucher, Vouchers
+from sardonyx.runtime.files.trust_records import TrustRecord, TrustRecords
 
 DIGEST = "0" * 64
 
@@ -21,14 +21,14 @@ def test_a_full_disk_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         def write(self, text: Any) -> NoReturn:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    Vouchers(str(tmp_path)).note_made("1" * 64)
+    TrustRecords(str(tmp_path)).note_made("1" * 64)
     before = sorted((tmp_path / "engines").iterdir())
     with monkeypatch.context() as patched:
         patched.setattr(opening, "FileIO", Full)
-        Vouchers(str(tmp_path)).note_made(DIGEST)
+        TrustRecords(str(tmp_path)).note_made(DIGEST)
     assert sorted((tmp_path / "engines").iterdir()) == before
-    Vouchers(str(tmp_path)).note_made(DIGEST)
-    assert Vouchers(str(tmp_path)).find(DIGEST).made
+    TrustRecords(str(tmp_path)).note_made(DIGEST)
+    assert TrustRecords(str(tmp_path)).find(DIGEST).made
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_a_full_disk_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "[" + "9" * 5000,
     ],
 )
-def test_states_that_are_none_count_as_no_voucher(states: str, tmp_path: Path) -> None:
-    vouchers = Vouchers(str(tmp_path))
-    vouchers.note_made(DIGEST)
+def test_states_that_are_none_count_as_no_trust_record(states: str, tmp_path: Path) -> None:
+    trust_records = TrustRecords(str(tmp_path))
+    trust_records.note_made(DIGEST)
     (path,) = (tmp_path / "engines").iterdir()
     path.write_text(f'{{"digest": "{DIGEST}", "made": true, "states": {states}}}')
-    assert vouchers.find(DIGEST) == Voucher()
-    vouchers.note_made(DIGEST)
-    assert vouchers.find(DIGEST).made
+    assert trust_records.find(DIGEST) == TrustRecord()
+    trust_records.note_made(DIGEST)
+    assert trust_records.find(DIGEST).made

@@ -1,12 +1,13 @@
-"""The thread team: threads that run native plans together, the caller of a run being one of them.
+"""The thread pool: threads that run native plans together, the caller of a run being one of them.
 
 Workers enter the native function `work` and stay there, without the interpreter's lock: they spin for a while after a
-run, then sleep until the next one. A run that finds the team busy is done by its caller alone, so nobody waits for
-another session, and nothing can deadlock. Teams of the same kind are shared by the sessions of the process, which
-therefore do not fight for cores; a team whose threads a caller's functions make belongs to one session.
+run, then sleep until the next one. A run that finds the thread pool busy is done by its caller alone, so nobody waits
+for another session, and nothing can deadlock. Thread pools of the same kind are shared by the sessions of the process,
+which therefore do not fight for cores; a thread pool whose threads a caller's functions make belongs to one session.
 
 onnxruntime's pool for nodes side by side (inter_op) has no counterpart of its own: steps between two barriers are
-independent of each other and are claimed by the one team, whose size the caller chooses (`processors.team_size`).
+independent of each other and are claimed by the one thread pool, whose size the caller chooses
+(`processors.thread_pool_size`).
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from typing import Any
 from sardonyx.runtime.memory.execution_contexts import ExecutionContext
 from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.threads import interrupts
-from sardonyx.runtime.threads.crew import Crew
-from sardonyx.runtime.threads.team_options import ExecutorCode, TeamOptions
-from sardonyx.runtime.threads.team_words import MemberField
+from sardonyx.runtime.threads.thread_pool_options import ExecutorCode, ThreadPoolOptions
+from sardonyx.runtime.threads.thread_pool_words import MemberField
+from sardonyx.runtime.threads.worker_threads import WorkerThreads
 
-__all__ = ["FINISHED", "TERMINATED", "ExecutorCode", "TeamOptions", "ThreadTeam", "shared_team"]
+__all__ = ["FINISHED", "TERMINATED", "ExecutorCode", "ThreadPool", "ThreadPoolOptions", "shared_thread_pool"]
 
 FINISHED, TERMINATED = 0, 1  # what a run returns
 
-# team, plan, execution context, external addresses, times, terminate; released lock: other Python threads go on
+# thread pool, plan, execution context, external addresses, times, terminate; released lock: other Python threads go on
 # meanwhile
 _RUN = ctypes.CFUNCTYPE(
     ctypes.c_int64,
@@ -39,23 +40,23 @@ _RUN = ctypes.CFUNCTYPE(
 )  # fmt: skip
 
 
-class ThreadTeam:
+class ThreadPool:
     """Runs native plans with up to `threads` threads; the workers start with the first run that has use for them.
 
     Any number of Python threads may call `run` at the same time.
     """
 
-    def __init__(self, code: ExecutorCode, options: TeamOptions) -> None:
+    def __init__(self, code: ExecutorCode, options: ThreadPoolOptions) -> None:
         self.options = options
         self.threads = options.threads  # fewer where the system gives no more
         self._code = code
         self._run: Callable[..., int] = _RUN(code.run)
         self._lock = threading.Lock()
-        self._crew: Crew | None = None
-        self._address = 0  # of the crew's words; 0 while every run is the caller's alone
+        self._worker_threads: WorkerThreads | None = None
+        self._address = 0  # of the worker threads' words; 0 while every run is the caller's alone
         self._is_ready = options.threads == 1
         self._finalizer: Any = None
-        _TEAMS.add(self)
+        _THREAD_POOLS.add(self)
 
     def run(
         self,
@@ -109,15 +110,15 @@ class ThreadTeam:
         with self._lock:
             if self._is_ready:
                 return
-            crew = Crew(self._code, self.options)
-            self.threads = crew.threads
-            if crew.threads > 1:
-                self._crew, self._address = crew, crew.address
-                self._finalizer = weakref.finalize(self, crew.dismiss)
+            worker_threads = WorkerThreads(self._code, self.options)
+            self.threads = worker_threads.threads
+            if worker_threads.threads > 1:
+                self._worker_threads, self._address = worker_threads, worker_threads.address
+                self._finalizer = weakref.finalize(self, worker_threads.dismiss)
                 self._finalizer.atexit = False  # `_stop_all` does it, and waits
             self._is_ready = True
 
-    def close(self) -> Crew | None:
+    def close(self) -> WorkerThreads | None:
         """End the workers, which are returned; later runs, and the rest of one in progress, are their callers'."""
         with self._lock:
             self._is_ready = True
@@ -125,10 +126,10 @@ class ThreadTeam:
                 return None
             self._address = 0
             self._finalizer.detach()
-        crew = self._crew  # stays, as a run in progress uses its memory
-        assert crew is not None
-        crew.dismiss()
-        return crew
+        worker_threads = self._worker_threads  # stays, as a run in progress uses its memory
+        assert worker_threads is not None
+        worker_threads.dismiss()
+        return worker_threads
 
     @property
     def run_address(self) -> int:
@@ -137,63 +138,66 @@ class ThreadTeam:
 
     @property
     def shared_memory(self) -> tuple[int, object]:
-        """The address that the executor takes for this team (0: the caller runs alone), and what keeps it valid."""
-        return self._address, self._crew
+        """The address that the executor takes for this thread pool (0: the caller runs alone), and what keeps it
+        valid."""
+        return self._address, self._worker_threads
 
     @property
     def workers(self) -> tuple[threading.Thread, ...]:
-        """The worker threads that the team has now, without those that callbacks made."""
-        crew = self._crew
-        return tuple(crew.workers) if crew is not None and self._address else ()
+        """The worker threads that the thread pool has now, without those that callbacks made."""
+        worker_threads = self._worker_threads
+        return tuple(worker_threads.workers) if worker_threads is not None and self._address else ()
 
     def column(self, field: MemberField) -> list[int]:
         """What is noted of each thread, the caller's first; nothing before there are workers."""
-        return [] if self._crew is None else self._crew.column(field)
+        return [] if self._worker_threads is None else self._worker_threads.column(field)
 
     def _forget_workers(self) -> None:
         """In a forked child, which has none of its parent's threads: start anew with the next run."""
         self._lock = threading.Lock()
         if self._address:
             self._finalizer.detach()
-            self._crew, self._address = None, 0
+            self._worker_threads, self._address = None, 0
             self.threads, self._is_ready = self.options.threads, False
 
 
-_TEAMS: weakref.WeakSet[ThreadTeam] = weakref.WeakSet()
-_SHARED: weakref.WeakValueDictionary[tuple[ExecutorCode, TeamOptions], ThreadTeam] = weakref.WeakValueDictionary()
+_THREAD_POOLS: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
+_SHARED: weakref.WeakValueDictionary[tuple[ExecutorCode, ThreadPoolOptions], ThreadPool] = weakref.WeakValueDictionary()
 _SHARED_LOCK = threading.Lock()
 
 
-def shared_team(code: ExecutorCode, options: TeamOptions) -> ThreadTeam:
-    """The process's team of a kind. It ends when the last one who holds it lets go."""
+def shared_thread_pool(code: ExecutorCode, options: ThreadPoolOptions) -> ThreadPool:
+    """The process's thread pool of a kind. It ends when the last one who holds it lets go."""
     key = (code, options)
     with _SHARED_LOCK:
-        team = _SHARED.get(key)
-        if team is None:
-            team = _SHARED[key] = ThreadTeam(code, options)
-        return team
+        thread_pool = _SHARED.get(key)
+        if thread_pool is None:
+            thread_pool = _SHARED[key] = ThreadPool(code, options)
+        return thread_pool
 
 
 def _after_fork() -> None:
     global _SHARED_LOCK
     _SHARED_LOCK = threading.Lock()
-    for team in tuple(_TEAMS):
-        team._forget_workers()
+    for thread_pool in tuple(_THREAD_POOLS):
+        thread_pool._forget_workers()
 
 
 def _stop_those_of_callbacks() -> None:
     """Before the interpreter waits for its threads, of which callbacks may have made some that only end when told."""
-    for team in tuple(_TEAMS):
-        if team.options.hooks is not None:
-            team.close()
+    for thread_pool in tuple(_THREAD_POOLS):
+        if thread_pool.options.hooks is not None:
+            thread_pool.close()
 
 
 @atexit.register
 def _stop_all() -> None:
     """Before the interpreter goes, with the code and the memory that workers use."""
-    crews = [crew for team in tuple(_TEAMS) if (crew := team.close()) is not None]
-    for crew in crews:
-        crew.join()
+    all_worker_threads = [
+        worker_threads for thread_pool in tuple(_THREAD_POOLS) if (worker_threads := thread_pool.close()) is not None
+    ]
+    for worker_threads in all_worker_threads:
+        worker_threads.join()
 
 
 # What comes before the end of other threads has no public name; without it they would have to be daemons.

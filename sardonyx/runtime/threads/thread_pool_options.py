@@ -1,4 +1,4 @@
-"""What kind of thread team a session asks for."""
+"""What kind of thread pool a session asks for."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class ThreadHooks:
 
 
 @dataclass(frozen=True)
-class TeamOptions:
-    """What kind of team: sessions that agree in all of it share one.
+class ThreadPoolOptions:
+    """What kind of thread pool: sessions that agree in all of it share one.
 
     threads: including the caller.
     spinning: whether idle workers spin before they sleep, and waiting threads spin for long.
@@ -77,7 +77,7 @@ class TeamOptions:
 
     def __post_init__(self) -> None:
         if not 1 <= self.threads <= MOST_THREADS:
-            raise ValueError(f"a team has 1 to {MOST_THREADS} threads, not {self.threads}")
+            raise ValueError(f"a thread pool has 1 to {MOST_THREADS} threads, not {self.threads}")
         if self.affinities and len(self.affinities) != self.threads - 1:
             raise ValueError(
                 f"{len(self.affinities)} affinities for {self.threads - 1} workers: there is one for each, "

@@ -1,20 +1,20 @@
-"""The memory that the threads of a team share: which word is where, and what it says."""
+"""The memory that the threads of a thread pool share: which word is where, and what it says."""
 
 from __future__ import annotations
 
 from sardonyx.light_enum import Numbers
 
-# The state of a team: how many workers take part, whether others may join, and a number that each run raises.
+# The state of a thread pool: how many workers take part, whether others may join, and a number that each run raises.
 GENERATION_SHIFT = 16
 OPEN = 1 << 15
 ACTIVE = OPEN - 1
 
 
-class TeamField(Numbers):
-    """The words of a team; those written at different times lie on different cache lines."""
+class ThreadPoolField(Numbers):
+    """The words of a thread pool; those written at different times lie on different cache lines."""
 
     STATE = 0
-    BUSY = 8  # 1 while a run owns the team
+    BUSY = 8  # 1 while a run owns the thread pool
     SIGNAL = 16  # i32 futex of idle workers
     SLEEPERS = 17  # workers asleep on it, or about to be
     STOP = 18
@@ -33,7 +33,7 @@ class TeamField(Numbers):
 
 
 class MemberField(Numbers):
-    """The words of one thread of a team, on cache lines of their own."""
+    """The words of one thread of a thread pool, on cache lines of their own."""
 
     PROCESSOR = 0  # that it was last seen on; -1 before that
     SPIN = 1  # nanoseconds for which it looks for a run before it sleeps
@@ -61,9 +61,9 @@ ROW_WORDS = int(MemberField.COUNT)
 
 def row_of(number: int) -> int:
     """The first word of a thread's row."""
-    return TeamField.ROWS + ROW_WORDS * number
+    return ThreadPoolField.ROWS + ROW_WORDS * number
 
 
-def team_words(threads: int) -> int:
-    """How many words a team of so many threads has."""
+def thread_pool_words(threads: int) -> int:
+    """How many words a thread pool of so many threads has."""
     return row_of(threads)
