@@ -563,7 +563,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 ROOT = Path(__file__).parents[2]
 # What a session config key looks like in the code; names of run options begin otherwise.
 KEY = re.compile(
-    r"\"((?:session|optimization|ep|sardonyx\.cpu|sardonyx(?=\.(?:engine|memory|external|caches|last|use)_))\.[a-z0-9_.]+)\""
+    r"\"((?:session|optimization|ep|sardonyx\.cpu|sardonyx(?=\.(?:engine|memory|external|caches|last|use|greedy)_))\.[a-z0-9_.]+)\""
 )
 
 
