@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
-from sardonyx.compiler.kernels.template import NativeKernel, template
-from sardonyx.compiler.native.classic.scores import (
+from sardonyx.compiler.kernels.classic.scores import (
     F32,
     I64,
     alone,
@@ -27,6 +26,7 @@ from sardonyx.compiler.native.classic.scores import (
     winner,
     write_pair,
 )
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.native.trees.ensemble import EnsembleWalk
 from sardonyx.compiler.native.trees.named_classes import naming, weights_by_class
 from sardonyx.kernel.expr import Expr, Input, constant, logical_or, where

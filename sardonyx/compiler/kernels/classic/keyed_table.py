@@ -6,11 +6,17 @@ many keys there are, without a branch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import numpy as np
 
-from sardonyx.compiler.binding import Array, Binder
-from sardonyx.compiler.bound_step import Argument
-from sardonyx.compiler.llvm.kernels.classic.key_table import NAN_BITS
+from sardonyx.compiler.arguments import Record, Size, Table
+from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.llvm.builder import Function, Value
+from sardonyx.compiler.llvm.types import F32, F64, I64, U64
+from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.movement.view import reshaped_strides
 from sardonyx.light_dataclass import dataclass
 
 # Integers are looked up by place where a table of all between the least and the greatest key has no more entries than
@@ -20,6 +26,56 @@ _ENTRIES = 1024
 # Moves of keys from one of their places to the other before other hashes are tried.
 _MOVES = 100
 _TRIES = 8
+# The bits of every NaN.
+NAN_BITS = 0x7FF8_0000_0000_0000
+
+
+class TableArguments(Record):
+    """What a kernel is told of a table; the values come by themselves."""
+
+    keys = Table(I64)
+    count = Size()  # places
+    first_multiplier = Size()
+    second_multiplier = Size()
+    shift = Size()
+
+
+class KeyTable:
+    """A table in the code of a kernel.
+
+    Where it is `dense`, the keys follow one another by 1 from the first one on, and nothing but that one is read.
+    """
+
+    def __init__(self, k: Function, a: TableArguments, *, dense: bool) -> None:
+        self._k, self._dense = k, dense
+        self._keys, self._count = a.keys, a.count
+        self._multipliers = [one.to(U64) for one in (a.first_multiplier, a.second_multiplier)]
+        self._shift = a.shift.to(U64)
+
+    def places(self, wanted: Sequence[Value]) -> list[Value]:
+        """The places of keys; how many places there are stands for one that is not among them."""
+        k = self._k
+        if self._dense:
+            first = self._keys.load(0)
+            found = [one - first for one in wanted]  # a difference may wrap around, but then it is no place
+            return [k.select(place.to(U64) < self._count.to(U64), place, self._count) for place in found]
+        return k.abreast([partial(self._hashed, one) for one in wanted])
+
+    def _hashed(self, wanted: Value) -> Value:
+        """One of the two places where a key may be; others hold a key of the table, too, with its value."""
+        k, number = self._k, wanted.to(U64)
+        mixed = number ^ (number >> 32)
+        chosen = self._count
+        for multiplier in self._multipliers:
+            place = ((mixed * multiplier) >> self._shift).to(I64)
+            chosen = k.select(self._keys.load(place).equals(wanted), place, chosen)
+        return chosen
+
+
+def float_key(k: Function, number: Value) -> Value:
+    """The key of a float: zeros have one, and all NaN."""
+    wide = (number.to(F32) if number.type.bits < 32 else number).to(F64)
+    return k.select(wide.differs(wide), NAN_BITS, (wide + 0.0).bits_as(I64))
 
 
 @dataclass(frozen=True)
@@ -37,9 +93,22 @@ class KeyedTable:
     multipliers: tuple[int, int] = (0, 0)
     shift: int = 0
 
-    def words(self, binder: Binder) -> list[Argument]:
-        """What a kernel is told of it, see `KeyTable`; the values come by themselves."""
-        return [binder.constant(self.keys), self.count, *self.multipliers, self.shift]
+    def arguments(self, binder: Binder) -> TableArguments:
+        """What a kernel is told of it."""
+        first, second = self.multipliers
+        return TableArguments(
+            keys=binder.constant(self.keys),
+            count=self.count,
+            first_multiplier=first,
+            second_multiplier=second,
+            shift=self.shift,
+        )
+
+
+def in_line(binder: Binder, data: Tensor) -> tuple[Tensor, int]:
+    """The elements, at least one, and how far apart they lie; a copy of them where that varies."""
+    strides = reshaped_strides(data.shape, data.strides, (data.size,))
+    return (contiguous(binder, data), 1) if strides is None else (data, strides[0])
 
 
 def keyed_table(keys: Array, values: Array, otherwise: Array) -> KeyedTable:

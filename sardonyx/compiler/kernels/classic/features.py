@@ -9,16 +9,13 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.classic.scores import F32
 from sardonyx.compiler.kernels.pointwise import PointwiseKernel
 from sardonyx.compiler.kernels.template import NativeKernel, template
-from sardonyx.compiler.native.classic.scores import F32
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.gather import Gather
 from sardonyx.compiler.native.rows.reduction import ReductionKernel
 from sardonyx.kernel.expr import Input
-
-# Elements that are looked up in a chunk.
-_CHUNK = 1024
 
 
 @template("per_feature")
@@ -29,9 +26,7 @@ class PerFeature(NativeKernel):
     shape that does not fit; `reduces`: the expression reduces rows, the last dimension.
     """
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
-        (data,) = inputs
-        assert data is not None
+    def bind(self, binder: Binder, data: Tensor) -> Sequence[Tensor]:
         get = self.parameters
         get["check"](data.shape)
         tensors = [data, *(binder.constant(array) for array in get["constants"])]
@@ -90,10 +85,7 @@ class ByIndex(NativeKernel):
         super().__init__(parameters)
         self._gather = Gather({"axis": -1})
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
-        data, indices = inputs
-        assert data is not None
-        assert indices is not None
+    def bind(self, binder: Binder, data: Tensor, indices: Tensor) -> Sequence[Tensor]:
         if not data.shape:
             raise ValueError("the data must have at least 1 dimension")
         rows = data if len(data.shape) > 1 else data.reshaped((1, *data.shape), (0, *data.strides))

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
-from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
-from sardonyx.compiler.llvm.kernels.classic.coupling import CouplingSpec, emit_coupled
-from sardonyx.compiler.native.classic.scores import (
+from sardonyx.compiler.kernels.classic.coupling import couple
+from sardonyx.compiler.kernels.classic.scores import (
     F32,
     I64,
     alone,
@@ -28,14 +27,13 @@ from sardonyx.compiler.native.classic.scores import (
     winner,
     write_pair,
 )
+from sardonyx.compiler.kernels.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.compiler.native.rows.reduction import ReductionKernel
 from sardonyx.kernel.expr import Expr, Input, constant, exp, maximum, minimum, power, reduce, tanh, where
 
 # How near probabilities between two classes come to 0 and 1.
 _LEAST_CHANCE = 1e-7
-# Elements of matrices that are worth a claim of their own: a few rounds of each.
-_COUPLED_ELEMENTS = 512
 
 
 class SupportVectors:
@@ -102,9 +100,7 @@ class _Vectors(NativeKernel):
 class SVMScores(_Vectors):
     """The one score of each row, or its sign where `one_class` is set."""
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
-        (data,) = inputs
-        assert data is not None
+    def bind(self, binder: Binder, data: Tensor) -> Sequence[Tensor]:
         scores = self._sums.bind(binder, data)
         if self.parameters["one_class"]:
             sign = where(Input(F32, 0) > 0, constant(1.0, F32), -1.0)
@@ -121,9 +117,7 @@ class SVMClasses(_Vectors):
     where the higher one lies above (with `reached`: at) it, None: the greater score wins.
     """
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
-        (data,) = inputs
-        assert data is not None
+    def bind(self, binder: Binder, data: Tensor) -> Sequence[Tensor]:
         labels, transform = self.parameters["labels"], self.parameters["transform"]
         scores = self._sums.bind(binder, data)
         if self.parameters["voted"]:
@@ -156,26 +150,12 @@ class SVMClasses(_Vectors):
 
     def _coupled(self, binder: Binder, decisions: Tensor, classes: int, slopes: Array, offsets: Array) -> Tensor:
         """The probabilities of the classes, (rows, classes)."""
-        rows, pairs = decisions.shape
         chance = 1 - logistic(Input(F32, 0) * Input(F32, 1) + Input(F32, 2))
         nearly_one = float(np.float32(1) - np.float32(_LEAST_CHANCE))
         limited = minimum(maximum(chance, _LEAST_CHANCE), nearly_one)
         platt = [binder.constant(np.asarray(one, np.float32)) for one in (slopes, offsets)]
         (chances,) = by_elements(binder, [limited], [decisions, *platt])
-        result = binder.new(F32, (rows, classes))
-        per_chunk = max(1, _COUPLED_ELEMENTS // classes**2)
-        binder.step(
-            emit_coupled,
-            CouplingSpec(),
-            [chances, result, rows, per_chunk, classes, pairs, max(100, classes)],
-            reads=(chances,),
-            writes=(result,),
-            chunks=-(-rows // per_chunk),
-            scratch=F32.itemsize * classes * (classes + 1),
-            flops=4.0 * rows * classes**2,
-            detail=f"{rows} rows of {classes} classes",
-        )
-        return result
+        return couple(binder, chances, classes)
 
     def _votes(self, binder: Binder, decisions: Tensor, classes: int) -> Tensor:
         """The class with the most votes, the first of equal ones: each decision is one for either class."""

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
-from sardonyx.compiler.kernels.template import NativeKernel, template
-from sardonyx.compiler.native.classic.scores import (
+from sardonyx.compiler.kernels.classic.scores import (
     F32,
     I64,
     alone,
@@ -24,6 +23,7 @@ from sardonyx.compiler.native.classic.scores import (
     winner,
     write_pair,
 )
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.kernel.expr import Input, constant, where
 
 
@@ -61,9 +61,7 @@ class _Linear(NativeKernel):
 class LinearRegression(_Linear):
     """Scores after a post transform. Parameters: `coefficients`, `intercepts`, `targets`, `transform`."""
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
-        (data,) = inputs
-        assert data is not None
+    def bind(self, binder: Binder, data: Tensor) -> Sequence[Tensor]:
         transform = self.parameters["transform"]
         if self.parameters["targets"] == 1:
             transform = alone(transform)
@@ -74,9 +72,7 @@ class LinearRegression(_Linear):
 class LinearClasses(_Linear):
     """Labels (int64) and scores. Parameters as above, and `labels`, those of the scores or two for one score."""
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
-        (data,) = inputs
-        assert data is not None
+    def bind(self, binder: Binder, data: Tensor) -> Sequence[Tensor]:
         labels, transform = self.parameters["labels"], self.parameters["transform"]
         scores = self._scores.bind(binder, data)
         rows = scores.shape[0]

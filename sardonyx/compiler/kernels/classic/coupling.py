@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from sardonyx.compiler.arguments import Read, Record, Size, Write, kernel
+from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, F32, I64
 from sardonyx.compiler.llvm.values import Variable
-from sardonyx.compiler.llvm.walk import kernel_frame, share
+from sardonyx.compiler.llvm.walk import share
 from sardonyx.light_dataclass import dataclass
+
+# Elements of matrices that are worth a claim of their own: a few rounds of each.
+_COUPLED_ELEMENTS = 512
 
 
 @dataclass(frozen=True)
@@ -15,22 +21,29 @@ class CouplingSpec:
     """Nothing varies: float32."""
 
 
-def emit_coupled(target: Target, spec: CouplingSpec) -> str:
+class Arguments(Record):
+    chances = Read(F32)  # [rows, pairs]: those of the first class of every two against the second one
+    results = Write(F32)  # [rows, classes]
+    rows = Size()
+    per_chunk = Size()
+    classes = Size()
+    pairs = Size()
+    most = Size()  # rounds
+
+
+@kernel(Arguments)
+def emit_coupled(k: Function, a: Arguments, spec: CouplingSpec) -> None:
     """What `ops.ml.coupling.coupled` computes, each row stopping by itself.
 
-    Arguments: the probabilities (rows, pairs) of the first class of every two against the second one, the results
-    (rows, classes), rows, rows of a chunk, classes, pairs, the most rounds. Scratch memory holds a matrix and a vector
-    of the classes.
+    Scratch memory holds a matrix and a vector of the classes.
     """
-    k, words = kernel_frame(target)
-    chances, results = k.pointer(words.load(0), F32), k.pointer(words.load(1), F32)
-    rows, per_chunk, classes, pairs, most = (words.load(place) for place in range(2, 7))
+    chances, results = a.chances, a.results
+    rows, per_chunk, classes, pairs, most = a.rows, a.per_chunk, a.classes, a.pairs, a.most
     matrix = _Matrix(k, k.pointer("scratch", F32), classes)
     begin, end = share(k, rows, per_chunk)
     with k.loop(begin, end) as row:
         matrix.read(chances.offset(row * pairs))
         matrix.solve(results.offset(row * classes), most)
-    return k.finish()
 
 
 class _Matrix:
@@ -104,3 +117,28 @@ class _Matrix:
         with k.loop(0, self._classes) as other:
             gradient.store((gradient.load(other) + step * line.load(other)) / whole, other)
             p.store(p.load(other) / whole, other)
+
+
+def couple(binder: Binder, chances: Tensor, classes: int) -> Tensor:
+    """The probabilities of the classes, (rows, classes), from those (rows, pairs) between each two, all float32."""
+    rows, pairs = chances.shape
+    result = binder.new(np.dtype(np.float32), (rows, classes))
+    per_chunk = max(1, _COUPLED_ELEMENTS // classes**2)
+    binder.step(
+        emit_coupled,
+        CouplingSpec(),
+        Arguments(
+            chances=chances,
+            results=result,
+            rows=rows,
+            per_chunk=per_chunk,
+            classes=classes,
+            pairs=pairs,
+            most=max(100, classes),
+        ),
+        chunks=-(-rows // per_chunk),
+        scratch=F32.nbytes * classes * (classes + 1),
+        flops=4.0 * rows * classes**2,
+        detail=f"{rows} rows of {classes} classes",
+    )
+    return result
