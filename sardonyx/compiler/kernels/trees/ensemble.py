@@ -6,18 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.binding import Array, Binder, Tensor, float_word
-from sardonyx.compiler.llvm.kernels.trees.walk import (
-    BLOCK,
-    WALKS,
-    TotalSpec,
-    WalkSpec,
-    emit_total,
-    emit_walk_rows,
-    emit_walk_trees,
-)
+from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.trees import total, walk
+from sardonyx.compiler.kernels.trees.packing import WALKS, PackedForest, packed
+from sardonyx.compiler.kernels.trees.total import TotalSpec, emit_total
+from sardonyx.compiler.kernels.trees.walk import BLOCK, WalkSpec, emit_walk_rows, emit_walk_trees
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.trees.packing import PackedForest, packed
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.ml.forest import LEAF, Forest
 from sardonyx.runtime.memory import memory
@@ -66,12 +60,18 @@ class EnsembleWalk:
         binder.step(
             emit_total,
             TotalSpec(result.name, trees.entries, self._kind),
-            [
-                *(parts, met, count, blocks, self._targets, binder.constant(self._base), float_word(divisor)),
-                *(values, known or values, per_chunk),
-            ],
-            reads=(parts, met),
-            writes=(values, known) if known is not None else (values,),
+            total.Arguments(
+                scores=parts,
+                met=met,
+                rows=count,
+                blocks=blocks,
+                targets=self._targets,
+                base=binder.constant(self._base),
+                divisor=divisor,
+                results=values,
+                known=known,
+                per_chunk=per_chunk,
+            ),
             chunks=-(-count // per_chunk),
             detail=f"{count} rows, {blocks} blocks of trees",
         )
@@ -113,12 +113,24 @@ class EnsembleWalk:
         binder.step(
             emit_walk_trees if by_trees else emit_walk_rows,
             WalkSpec(rows.dtype.name, trees.wide, trees.entries, self._kind),
-            [
-                *(rows, count, features, nodes, roots, trees.trees, names, trees.high, columns, parts, met),
-                *(self._targets, first, target, weight, blocks if by_trees else tile),
-            ],
-            reads=(rows,),
-            writes=(parts, met) if trees.entries else (parts,),
+            walk.Arguments(
+                rows=rows,
+                count=count,
+                features=features,
+                nodes=nodes,
+                roots=roots,
+                trees=trees.trees,
+                columns=names,
+                high=trees.high,
+                all=columns,
+                scores=parts,
+                met=met,
+                targets=self._targets,
+                first=first,
+                target=target,
+                weight=weight,
+                share=blocks if by_trees else tile,
+            ),
             chunks=count * blocks if by_trees else -(-count // tile),
             claim=max(1, int(_CHUNK_NS / (1 + _STEP_NS * steps / blocks))) if by_trees else 1,
             scratch=keys if by_trees else tile // WALKS * keys + 16 * tile * self._targets,

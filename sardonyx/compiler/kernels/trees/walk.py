@@ -1,6 +1,6 @@
 """Walks through decision trees: many at the same time, so that one's waiting for memory is another's work.
 
-The tables are those of `native.trees.packing`. A step reads a node, the key that it asks for and the way to its
+The tables are those of `packing`. A step reads a node, the key that it asks for and the way to its
 neighbours; a leaf leads back to itself, so that a group of walks goes as deep as its deepest without a branch. Walks
 side by side are `WALKS` rows in one tree, or `WALKS` trees for one row.
 
@@ -14,14 +14,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sardonyx.compiler.arguments import Read, Record, Size, Table, Write, kernel
+from sardonyx.compiler.kernels.trees.packing import WALKS
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
-from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BOOL, F32, F64, I16, I32, I64, U16, U32, U64, type_of
-from sardonyx.compiler.llvm.walk import kernel_frame
+from sardonyx.compiler.llvm.types import F32, F64, I16, I32, I64, U16, U32, U64, Type, type_of
 from sardonyx.light_dataclass import dataclass
 
-# Walks that advance side by side; a column of keys has this many rows.
-WALKS = 8
 # Trees whose weights are added up before they are added to those of others.
 BLOCK = 64
 # Groups deeper than this ask now and then whether all their walks have ended.
@@ -42,19 +40,47 @@ class WalkSpec:
     entries: bool
     function: str = "sum"
 
+    @property
+    def type(self) -> Type:
+        """The type of the features."""
+        found = type_of(np.dtype(self.data))
+        assert found is not None
+        return found
 
-def emit_walk_rows(target: Target, spec: WalkSpec) -> str:
+    @property
+    def key(self) -> Type:
+        return U64 if self.wide else U32
+
+
+class Arguments(Record):
+    rows = Read(lambda spec: spec.type)
+    count = Size()  # rows
+    features = Size()
+    nodes = Table()
+    roots = Table(I64)
+    trees = Size()
+    columns = Table(I64)
+    high = Size()  # columns
+    all = Size()  # columns
+    scores = Write(F64)  # [rows, targets]
+    met = Write(I64)  # how many weights met in each
+    targets = Size()
+    first = Table(I32)  # of the entries
+    target = Table(I32)
+    weight = Table(F64)
+    share = Size()  # the rows of a tile (a multiple of `WALKS`), or the blocks of trees
+
+
+@kernel(Arguments)
+def emit_walk_rows(k: Function, a: Arguments, spec: WalkSpec) -> None:
     """Every tree for tiles of rows.
 
-    Arguments: rows, count of rows, features, nodes, roots, trees, columns, high columns, columns in all, scores
-    (rows, targets), how many weights met in each (int64), targets, first, target and weight of entries, rows of a tile
-    (a multiple of `WALKS`). Scratch: keys of a tile (columns + 1, for each group of rows), scores and counts of it.
+    Scratch: keys of a tile (columns + 1, for each group of rows), scores and counts of it.
     """
-    k, words = kernel_frame(target)
-    walker = _Walker(k, words, spec)
-    rows, trees, tile = words.load(1), words.load(5), words.load(15)
-    targets = words.load(11)
-    scores, met = k.pointer(words.load(9), F64), k.pointer(words.load(10), I64)
+    walker = _Walker(k, a, spec)
+    rows, trees, tile = a.count, a.trees, a.share
+    targets = a.targets
+    scores, met = a.scores, a.met
     keys = walker.scratch
     block_scores = k.pointer(keys.offset(tile * walker.columns).address, F64)
     block_met = block_scores.offset(tile * targets).cast(I64)
@@ -84,19 +110,14 @@ def emit_walk_rows(target: Target, spec: WalkSpec) -> str:
                         walker.add_leaf(end, into.offset(place), into_met.offset(place))
             with k.when(apart):
                 walker.add_block(total, total_met, block_scores, block_met, count * targets)
-    return k.finish()
 
 
-def emit_walk_trees(target: Target, spec: WalkSpec) -> str:
-    """A block of trees for one row; chunks are rows times blocks.
-
-    Arguments as those of `emit_walk_rows`, but scores and counts are (rows, blocks, targets), and the blocks in place
-    of the rows of a tile.
-    """
-    k, words = kernel_frame(target)
-    walker = _Walker(k, words, spec)
-    trees, targets, blocks = words.load(5), words.load(11), words.load(15)
-    scores, met = k.pointer(words.load(9), F64), k.pointer(words.load(10), I64)
+@kernel(Arguments)
+def emit_walk_trees(k: Function, a: Arguments, spec: WalkSpec) -> None:
+    """A block of trees for one row; chunks are rows times blocks. Scores and counts are [rows, blocks, targets]."""
+    walker = _Walker(k, a, spec)
+    trees, targets, blocks = a.trees, a.targets, a.share
+    scores, met = a.scores, a.met
     keys = walker.scratch
     prepared = k.variable(I64, -1)
     with k.loop(k["begin"], k["end"]) as chunk:
@@ -114,25 +135,22 @@ def emit_walk_trees(target: Target, spec: WalkSpec) -> str:
                 deepest = k.larger(deepest, depth)
             for end in walker.walk([root for root, _ in roots], deepest, [keys] * WALKS):
                 walker.add_leaf(end, total, total_met)
-    return k.finish()
 
 
 class _Walker:
     """The arguments of both kernels, and what they do with nodes."""
 
-    def __init__(self, k: Function, words: Pointer, spec: WalkSpec) -> None:
+    def __init__(self, k: Function, a: Arguments, spec: WalkSpec) -> None:
         self._k, self._spec = k, spec
-        data = type_of(np.dtype(spec.data))
-        assert data is not None
-        self._rows, self._features = k.pointer(words.load(0), data), words.load(2)
-        self._key = U64 if spec.wide else U32
+        self._rows, self._features = a.rows, a.features
+        self._key = spec.key
         self._float = F64 if spec.wide else F32
         self._node_bytes = 16 if spec.wide else 8
-        self._nodes, self._roots = k.pointer(words.load(3), self._key), k.pointer(words.load(4), I64)
-        self._names, self._high, self._all = k.pointer(words.load(6), I64), words.load(7), words.load(8)
-        self._targets = words.load(11)
-        self._first, self._target = k.pointer(words.load(12), I32), k.pointer(words.load(13), I32)
-        self._weight = k.pointer(words.load(14), F64)
+        self._nodes, self._roots = a.nodes.cast(self._key), a.roots
+        self._names, self._high, self._all = a.columns, a.high, a.all
+        self._targets = a.targets
+        self._first, self._target = a.first, a.target
+        self._weight = a.weight
         self.columns = self._all + 1
         self.group_size = self.columns * WALKS
         self.scratch = k.pointer("scratch", self._key)
@@ -255,51 +273,3 @@ class _Walker:
         if self._spec.function == "sum":
             return left + right
         return self._k.smaller(left, right) if self._spec.function == "min" else self._k.larger(left, right)
-
-
-@dataclass(frozen=True)
-class TotalSpec:
-    """`result`: the dtype of the results; `counted`: whether some scores may have met no weight, and stay 0."""
-
-    result: str
-    counted: bool
-    function: str
-
-
-def emit_total(target: Target, spec: TotalSpec) -> str:
-    """The scores of all blocks, plus base values.
-
-    Arguments: scores (rows, blocks, targets), counts, rows, blocks, targets, base values (targets), divisor (float64),
-    results (rows, targets), truth values of which are known (rows, targets), rows of a chunk. A score in which no
-    weight met is 0, without its base value.
-    """
-    k, words = kernel_frame(target)
-    result = type_of(np.dtype(spec.result))
-    assert result is not None
-    scores, met = k.pointer(words.load(0), F64), k.pointer(words.load(1), I64)
-    rows, blocks, targets = (words.load(index) for index in range(2, 5))
-    base, divisor = k.pointer(words.load(5), F64), words.load(6).bits_as(F64)
-    results, known = k.pointer(words.load(7), result), k.pointer(words.load(8), BOOL)
-    per_chunk = words.load(9)
-    start = {"sum": 0.0, "min": np.inf, "max": -np.inf}[spec.function]
-    with (
-        k.loop(k["begin"] * per_chunk, k.smaller(k["end"] * per_chunk, rows)) as row,
-        k.loop(0, targets) as place,
-    ):
-        total, count = k.variable(F64, start), k.variable(I64, 0)
-        with k.loop(0, blocks) as block:
-            at = (row * blocks + block) * targets + place
-            part = scores.load(at)
-            if spec.function == "sum":
-                total.set(total.get() + part)
-            else:
-                total.set((k.smaller if spec.function == "min" else k.larger)(total.get(), part))
-            if spec.counted:
-                count.set(count.get() + met.load(at))
-        score = total.get() / divisor + base.load(place)
-        if spec.counted:
-            scored = count.get().differs(0)
-            score = k.select(scored, score, 0.0)
-            known.store(scored, row * targets + place)
-        results.store(score.to(result), row * targets + place)
-    return k.finish()

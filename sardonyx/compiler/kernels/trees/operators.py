@@ -27,8 +27,8 @@ from sardonyx.compiler.kernels.classic.scores import (
     write_pair,
 )
 from sardonyx.compiler.kernels.template import NativeKernel, template
-from sardonyx.compiler.native.trees.ensemble import EnsembleWalk
-from sardonyx.compiler.native.trees.named_classes import naming, weights_by_class
+from sardonyx.compiler.kernels.trees.ensemble import EnsembleWalk
+from sardonyx.compiler.kernels.trees.named_classes import naming, weights_by_class
 from sardonyx.kernel.expr import Expr, Input, constant, logical_or, where
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.ml.forest import Forest
@@ -55,9 +55,7 @@ class TreeScores(NativeKernel):
         super().__init__(parameters)
         self._walk: EnsembleWalk | None = None
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
-        (data,) = inputs
-        assert data is not None
+    def bind(self, binder: Binder, data: Tensor) -> Sequence[Tensor]:
         targets, transform = self.parameters["targets"], self.parameters["transform"]
         if self._walk is None:
             forest: Forest = self.parameters["forest"]()
@@ -108,9 +106,7 @@ class TreeClasses(NativeKernel):
             self._walk = EnsembleWalk(forest, classes, "SUM", np.zeros(0))
         return self._walk
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor | None]:
-        (data,) = inputs
-        assert data is not None
+    def bind(self, binder: Binder, data: Tensor) -> Sequence[Tensor | None]:
         labels: Array = self.parameters["labels"]
         base: Array = self.parameters["base"]
         if base.size > len(labels):
