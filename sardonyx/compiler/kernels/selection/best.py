@@ -1,4 +1,4 @@
-"""The best k elements of each row, in order.
+"""TopK: the best k elements along an axis, in order, with their places.
 
 Elements that are worse than the k-th best one so far are passed over, a vector at a time; the others are collected,
 and whenever there is no room for more, all but the best k of them are dropped. For k far below the length nearly all
@@ -11,12 +11,25 @@ no collecting: each lane keeps its best one, and the first of the best lanes win
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from sardonyx.compiler.arguments import Read, Record, Size, Write, kernel
+from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.selection.ranks import Ranking, Sorter, lanes_that, lowest_bit
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
-from sardonyx.compiler.llvm.kernels.selection.ranks import Ranking, Sorter, lanes_that, lowest_bit
-from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I64, U8, U64
-from sardonyx.compiler.llvm.walk import kernel_frame, share
+from sardonyx.compiler.llvm.types import I64, U8, U64, type_of
+from sardonyx.compiler.llvm.walk import share
+from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous
+from sardonyx.compiler.native.rows.rows import permuted
+from sardonyx.graph.types import numpy_dtype
 from sardonyx.light_dataclass import dataclass
+from sardonyx.ops.framework.facts import Fact
+from sardonyx.ops.selection import checked_k
+from sardonyx.ops.shape import axis_of
 
 
 @dataclass(frozen=True)
@@ -31,14 +44,28 @@ class BestSpec:
 _FIRST_VECTORS = 64
 
 
-def emit_single_best(target: Target, spec: BestSpec) -> str:
-    """The best element of each row. Arguments: data, values, places (int64), rows, rows per chunk, length of a row."""
-    k, words = kernel_frame(target)
+class RowArguments(Record):
+    data = Read()
+    values = Write()
+    places = Write(I64)
+    rows = Size()
+    per_chunk = Size()
+    size = Size()  # of a row
+
+
+class BestArguments(RowArguments):
+    best = Size()  # k
+    most = Size()  # entries that are collected before all but k are dropped
+
+
+@kernel(RowArguments)
+def emit_single_best(k: Function, a: RowArguments, spec: BestSpec) -> None:
+    """The best element of each row."""
     ranking = spec.ranking
-    data = k.pointer(words.load(0), ranking.stored)
-    values, places = k.pointer(words.load(1), ranking.stored), k.pointer(words.load(2), I64)
-    size, lanes = words.load(5), target.lanes(ranking.rank)
-    begin, end = share(k, words.load(3), words.load(4))
+    data = a.data.cast(ranking.stored)
+    values, places = a.values.cast(ranking.stored), a.places
+    size, lanes = a.size, k.target.lanes(ranking.rank)
+    begin, end = share(k, a.rows, a.per_chunk)
     vectors = size >= lanes
     with k.when(vectors), k.loop(begin, end) as row:
         from_ = data.offset(row * size)
@@ -52,7 +79,6 @@ def emit_single_best(target: Target, spec: BestSpec) -> str:
                 value, place = _best_of_each(k, ranking, data.offset(row * size), size, side_by_side)
                 places.store(place, row)
                 values.store(value, row)
-    return k.finish()
 
 
 def _best_of_each(k: Function, ranking: Ranking, rows: Pointer, size: Value, lanes: int) -> tuple[Value, Value]:
@@ -106,17 +132,15 @@ def room_for(k: int, size: int, lanes: int) -> int:
     return min(size, k + max(k, 16)) + lanes
 
 
-def emit_best(target: Target, spec: BestSpec) -> str:
-    """Arguments: data, values, places (int64), rows, rows per chunk, length of a row, k, entries that are collected
-    before all but k are dropped. Scratch: `room_for` entries, and behind them what sorting them takes.
-    """
-    k, words = kernel_frame(target)
+@kernel(BestArguments)
+def emit_best(k: Function, a: BestArguments, spec: BestSpec) -> None:
+    """The best k elements of each row. Scratch: `room_for` entries, and behind them what sorting them takes."""
     ranking = spec.ranking
-    data = k.pointer(words.load(0), ranking.stored)
-    values, places = k.pointer(words.load(1), ranking.stored), k.pointer(words.load(2), I64)
-    size, best, most = words.load(5), words.load(6), words.load(7)
-    begin, end = share(k, words.load(3), words.load(4))
-    lanes = target.lanes(ranking.rank)
+    data = a.data.cast(ranking.stored)
+    values, places = a.values.cast(ranking.stored), a.places
+    size, best, most = a.size, a.best, a.most
+    begin, end = share(k, a.rows, a.per_chunk)
+    lanes = k.target.lanes(ranking.rank)
     entries = k.pointer("scratch", ranking.entry)
     sorter = Sorter(k, ranking, entries.offset(most + lanes).cast(U8))
     with k.loop(begin, end) as row:
@@ -135,7 +159,6 @@ def emit_best(target: Target, spec: BestSpec) -> str:
             place = ranking.place_in(entries.load(number))
             numbers.store(place, number)
             to.store(from_.load(place), number)
-    return k.finish()
 
 
 class _Collected:
@@ -191,3 +214,79 @@ class _Collected:
             # What follows must be better: of equals the first ones stay.
             highest = worst.equals(k.constant(ranking.rank, ranking.best))
             self._least.set(k.select(highest, worst, worst + 1))
+
+
+@template("top_k")
+class TopK(NativeKernel):
+    """The k best elements of the first input along ``axis``, best first, and their places (int64); of equals the first
+    ones. k is the parameter ``k``, or the one element of the second input; ``largest`` says what is best.
+    """
+
+    known_inputs = (1,)
+
+    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
+        data = inputs[0]
+        known = data is not None and data.dtype is not None and type_of(numpy_dtype(data.dtype)) is not None
+        return None if known else "no kernel compares elements of this type"
+
+    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
+        data, axis = inputs[0], self.parameters["axis"]
+        assert data is not None
+        best = self.parameters["k"]
+        if best is None:
+            numbers = inputs[1]
+            assert numbers is not None
+            assert numbers.array is not None
+            best = checked_k(numbers.array)
+        axis = axis_of(axis, len(data.shape))
+        size = data.shape[axis]
+        if not 0 <= best <= size:
+            raise ValueError(f"k argument [{best}] should lie in [0, {size}], the size of axis {axis}")
+        others = [place for place in range(len(data.shape)) if place != axis]
+        rows = contiguous(binder, permuted(data, [*others, axis]))
+        shape = (*(data.shape[place] for place in others), best)
+        values, places = binder.new(data.dtype, shape), binder.new(np.dtype(np.int64), shape)
+        if values.size:
+            _select(binder, rows, values, places, bool(self.parameters["largest"]))
+        back = [*range(axis), len(others), *range(axis, len(others))]
+        return [permuted(values, back), permuted(places, back)]
+
+
+def _select(binder: Binder, rows: Tensor, values: Tensor, places: Tensor, largest: bool) -> None:
+    """Add the step for rows along the last axis, contiguous."""
+    type_ = type_of(rows.dtype)
+    assert type_ is not None
+    ranking = Ranking(type_, largest)
+    size, best = rows.shape[-1], values.shape[-1]
+    count = math.prod(rows.shape[:-1])
+    per_chunk = max(1, CHUNK_BYTES // (size * rows.dtype.itemsize))
+    if best == 1:
+        binder.step(
+            emit_single_best,
+            BestSpec(ranking),
+            RowArguments(data=rows, values=values, places=places, rows=count, per_chunk=per_chunk, size=size),
+            chunks=-(-count // per_chunk),
+            flops=float(rows.size),
+            detail=f"{count} x {size}, the best one",
+        )
+        return
+    lanes = binder.target.lanes(ranking.rank)
+    room = room_for(best, size, lanes)
+    binder.step(
+        emit_best,
+        BestSpec(ranking),
+        BestArguments(
+            data=rows,
+            values=values,
+            places=places,
+            rows=count,
+            per_chunk=per_chunk,
+            size=size,
+            best=best,
+            most=room - lanes,
+        ),
+        chunks=-(-count // per_chunk),
+        scratch=room * ranking.entry.nbytes + ranking.sorting_bytes(room),
+        flops=float(rows.size),
+        detail=f"{count} x {size}, best {best}",
+    )

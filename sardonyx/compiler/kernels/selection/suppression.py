@@ -1,14 +1,24 @@
-"""Suppression of boxes that overlap better ones, class by class."""
+"""NonMaxSuppression: boxes that overlap better ones are dropped, class by class."""
 
 from __future__ import annotations
 
-from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.selection.ranks import Ranking, Sorter, lanes_that, lowest_bit
-from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BOOL, F32, I64, U8, U32
-from sardonyx.compiler.llvm.walk import kernel_frame, note
-from sardonyx.light_dataclass import dataclass
+from collections.abc import Sequence
 
+import numpy as np
+
+from sardonyx.compiler.arguments import ErrorSlot, Read, Record, Size, Write, kernel
+from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.selection.positions import nothing
+from sardonyx.compiler.kernels.selection.ranks import Ranking, Sorter, lanes_that, lowest_bit
+from sardonyx.compiler.kernels.template import NativeKernel, template
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value
+from sardonyx.compiler.llvm.types import BOOL, F32, I64, U8, U32
+from sardonyx.compiler.llvm.walk import note
+from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.light_dataclass import dataclass
+from sardonyx.ops.selection import checked_boxes
+
+_INT64 = np.dtype(np.int64)
 # The order of scores: NaN comes last, so opposite numbers are compared.
 SCORES = Ranking(F32, largest=False)
 _SIGN = 0x80000000
@@ -22,29 +32,41 @@ class SuppressionSpec:
     scored: bool
 
 
-def emit_suppression(target: Target, spec: SuppressionSpec) -> str:
+class Arguments(Record):
+    boxes = Read(F32)
+    scores = Read(F32)
+    overlap = Read(F32)
+    least = Read(F32)  # score, if `scored`
+    error = ErrorSlot()  # for the overlap
+    kept = Write(I64)  # boxes, `most` for each class
+    numbers = Write(I64)  # of them
+    count = Size()  # boxes of a batch
+    classes = Size()
+    most = Size()
+
+
+@kernel(Arguments)
+def emit_suppression(k: Function, a: Arguments, spec: SuppressionSpec) -> None:
     """The boxes that are kept, best first, and their number; a chunk is one class of one batch.
 
-    Arguments: boxes, scores, overlap, least score, fault of the overlap, kept boxes (int64, `most` for each class),
-    numbers kept, boxes of a batch, classes, `most`. Scratch: entries of all boxes, four corners and the area of the
+    Scratch: entries of all boxes, four corners and the area of the
     boxes that are kept, each a vector longer than `most`, and memory to sort the entries.
     """
-    k, words = kernel_frame(target)
-    all_boxes, all_scores = k.pointer(words.load(0), F32), k.pointer(words.load(1), F32)
-    overlap = k.pointer(words.load(2), F32).load(0)
-    kept_boxes, numbers = k.pointer(words.load(5), I64), k.pointer(words.load(6), I64)
-    count, classes, most = words.load(7), words.load(8), words.load(9)
+    all_boxes, all_scores = a.boxes, a.scores
+    overlap = a.overlap.load(0)
+    kept_boxes, numbers = a.kept, a.numbers
+    count, classes, most = a.count, a.classes, a.most
     fine = (overlap >= 0.0) & (overlap <= 1.0)
     with k.otherwise(fine):
-        note(k, k.pointer(words.load(4), U8), k.constant(I64, 0))
-    lanes = target.lanes(F32)
+        note(k, a.error, k.constant(I64, 0))
+    lanes = k.target.lanes(F32)
     entries = k.pointer("scratch", SCORES.entry)
     boxes = _Kept(k, entries.offset(count + lanes).cast(F32), most + lanes, lanes, overlap)
     sorter = Sorter(k, SCORES, boxes.end.aligned(64).cast(U8))
     with k.loop(k["begin"], k["end"]) as chunk:
         batch = chunk // classes
         scores = all_scores.offset(chunk * count)
-        candidates = _candidates(k, spec, words.load(3), scores, count, entries)
+        candidates = _candidates(k, a, spec, scores, count, entries)
         sorter.sort(entries, candidates)
         result = kept_boxes.offset(chunk * most)
         number, kept = k.variable(I64, 0), k.variable(I64, 0)
@@ -59,15 +81,14 @@ def emit_suppression(target: Target, spec: SuppressionSpec) -> str:
                 result.store(place, kept.get())
                 kept.set(kept.get() + 1)
         numbers.store(kept.get(), chunk)
-    return k.finish()
 
 
 def _candidates(
-    k: Function, spec: SuppressionSpec, least: Value, scores: Pointer, count: Value, entries: Pointer
+    k: Function, a: Arguments, spec: SuppressionSpec, scores: Pointer, count: Value, entries: Pointer
 ) -> Value:
     """How many boxes have a score that is high enough; their entries are collected."""
     lanes = k.target.lanes(F32)
-    limit = k.pointer(least, F32).load(0) if spec.scored else None
+    limit = a.least.load(0) if spec.scored else None
     found = k.variable(I64, 0)
 
     def add(score: Value, place: Value) -> None:
@@ -139,15 +160,21 @@ class TriplesSpec:
     """Rows of batch, class and box."""
 
 
-def emit_triples(target: Target, spec: TriplesSpec) -> str:
-    """The boxes of all classes one after the other. One chunk.
+class TriplesArguments(Record):
+    kept = Read(I64)  # boxes, `most` for each class
+    numbers = Read(I64)  # of them
+    rows = Write(I64)
+    total = Write(I64)  # how many there are
+    classes = Size()
+    groups = Size()  # classes of all batches
+    most = Size()
 
-    Arguments: kept boxes (`most` for each class), numbers kept, rows, their number, classes, all classes of all
-    batches, `most`.
-    """
-    k, words = kernel_frame(target)
-    kept, numbers, rows, total = (k.pointer(words.load(place), I64) for place in range(4))
-    classes, groups, most = words.load(4), words.load(5), words.load(6)
+
+@kernel(TriplesArguments)
+def emit_triples(k: Function, a: TriplesArguments, spec: TriplesSpec) -> None:
+    """The boxes of all classes one after the other. One chunk."""
+    kept, numbers, rows, total = a.kept, a.numbers, a.rows, a.total
+    classes, groups, most = a.classes, a.groups, a.most
     to = k.variable(I64, 0)
     with k.loop(0, groups) as group:
         batch = group // classes
@@ -158,4 +185,68 @@ def emit_triples(target: Target, spec: TriplesSpec) -> str:
             row.store(kept.load(group * most + number), 2)
             to.set(to.get() + 1)
     total.store(to.get())
-    return k.finish()
+
+
+@template("non_max_suppression")
+class NonMaxSuppression(NativeKernel):
+    """Rows (batch, class, box) of boxes that overlap no better one of their class; ``centers`` says how boxes are
+    given. How many of a class are kept must be known; the thresholds are read in the run.
+    """
+
+    known_inputs = (2,)
+    counted_axes = (0,)
+
+    def bind(
+        self,
+        binder: Binder,
+        boxes: Tensor,
+        scores: Tensor,
+        limit: Tensor | None = None,
+        overlap: Tensor | None = None,
+        least: Tensor | None = None,
+    ) -> Sequence[Tensor]:
+        checked_boxes(boxes.shape, scores.shape)
+        batches, classes, count = scores.shape
+        groups = batches * classes
+        asked = 0 if limit is None or limit.array is None else int(limit.array.reshape(-1)[0])
+        most = min(max(asked, 0), count)
+        if most * groups == 0:
+            return [binder.new(_INT64, (0, 3)), nothing(binder)]
+        boxes, scores = contiguous(binder, boxes), contiguous(binder, scores)
+        zero = binder.constant(np.zeros(1, np.float32))
+        overlap = zero if overlap is None else overlap
+        kept, numbers = binder.new(_INT64, (groups, most)), binder.new(_INT64, (groups,))
+        lanes = binder.target.lanes(F32)
+        room = (count + lanes) * SCORES.entry.nbytes
+        error = binder.fault(lambda _: ValueError("iou_threshold must lie in [0, 1]"))
+        spec = SuppressionSpec(bool(self.parameters["centers"]), least is not None)
+        binder.step(
+            emit_suppression,
+            spec,
+            Arguments(
+                boxes=boxes,
+                scores=scores,
+                overlap=overlap,
+                least=least,
+                error=error,
+                kept=kept,
+                numbers=numbers,
+                count=count,
+                classes=classes,
+                most=most,
+            ),
+            chunks=groups,
+            scratch=room + 20 * (most + lanes) + 64 + SCORES.sorting_bytes(count),
+            flops=float(scores.size),
+            detail=f"{groups} x {count} boxes",
+        )
+        rows, total = binder.new(_INT64, (groups * most, 3)), binder.new(_INT64, (1,))
+        binder.step(
+            emit_triples,
+            TriplesSpec(),
+            TriplesArguments(
+                kept=kept, numbers=numbers, rows=rows, total=total, classes=classes, groups=groups, most=most
+            ),
+            nbytes=float(numbers.nbytes),
+        )
+        return [rows, total]
