@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.fourier.transform import Rows, Transform, transform_rows
 from sardonyx.compiler.kernels.template import NativeKernel, template
-from sardonyx.compiler.native.fourier.transform import Rows, Transform, transform_rows
 from sardonyx.compiler.native.movement.copy import contiguous, copy
 from sardonyx.ops.fourier import Frames, signal_axis, transform_length
 
@@ -26,9 +26,9 @@ class Dft(NativeKernel):
 
     known_inputs = (1, 2)
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
-        x, given, place = (*inputs, None, None)[:3]
-        assert x is not None
+    def bind(
+        self, binder: Binder, x: Tensor, given: Tensor | None = None, place: Tensor | None = None
+    ) -> Sequence[Tensor]:
         axis = signal_axis(x.shape, _number(place), self.parameters["axis"])
         inverse, onesided = self.parameters["inverse"], self.parameters["onesided"]
         length = transform_length(x.shape[axis], _number(given), half=inverse and onesided)
@@ -52,9 +52,14 @@ class Stft(NativeKernel):
 
     known_inputs = (1, 3)
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
-        signal, step, window, length = (*inputs, None, None)[:4]
-        assert signal is not None
+    def bind(
+        self,
+        binder: Binder,
+        signal: Tensor,
+        step: Tensor,
+        window: Tensor | None = None,
+        length: Tensor | None = None,
+    ) -> Sequence[Tensor]:
         frames = Frames.of(signal.shape, _number(step), None if window is None else window.shape, _number(length))
         asked = Transform(frames.length, onesided=self.parameters["onesided"])
         batch, size, parts = (*signal.shape, 1)[:3]

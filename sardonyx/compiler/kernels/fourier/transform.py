@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.binding import Array, Binder, Tensor, float_word
+from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.fourier.butterflies import WRITTEN_OUT
+from sardonyx.compiler.kernels.fourier.complex_product import complex_product
+from sardonyx.compiler.kernels.fourier.factors import passes, radices, roots, split
+from sardonyx.compiler.kernels.fourier.row_transform import After, Arguments, Before, TransformSpec, emit_transform
 from sardonyx.compiler.kernels.pointwise import PointwiseKernel
-from sardonyx.compiler.llvm.kernels.fourier.butterflies import WRITTEN_OUT
-from sardonyx.compiler.llvm.kernels.fourier.complex_product import ComplexProductSpec, emit_complex_product
-from sardonyx.compiler.llvm.kernels.fourier.transform import After, Before, TransformSpec, emit_transform
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, type_of
-from sardonyx.compiler.native.fourier.factors import passes, radices, roots, split
 from sardonyx.compiler.native.movement.copy import contiguous, copy_into
 from sardonyx.kernel.evaluate import working_dtype
 from sardonyx.kernel.expr import Input
@@ -172,19 +172,34 @@ def _one_step(binder: Binder, rows: Rows, window: Tensor | None, asked: Transfor
     blocks = -(-rows.count // lanes)
     per_chunk = max(1, _CHUNK_ELEMENTS // (lanes * asked.length))
     clear_from = form.read if form.read_apart == 1 else 0
-    given = (rows.tensor,) if window is None else (rows.tensor, window)
     binder.step(
         emit_transform,
         spec,
-        [
-            *(rows.tensor, result, rows.tensor if window is None else window, numbers, rows.count, blocks, per_chunk),
-            *(rows.inner, rows.outer_step, rows.inner_step),
-            *(form.read, form.read_apart, clear_from, form.clear_to, words, form.written_apart),
-            *(float_word(form.scale), int(asked.inverse), form.half),
-            *(room, plan.own, plan.count, *plan.words),
-        ],
-        reads=(*given, numbers),
-        writes=(result,),
+        Arguments(
+            source=rows.tensor,
+            result=result,
+            window=window,
+            numbers=numbers,
+            rows=rows.count,
+            blocks=blocks,
+            per_chunk=per_chunk,
+            inner=rows.inner,
+            outer_step=rows.outer_step,
+            inner_step=rows.inner_step,
+            read_words=form.read,
+            read_apart=form.read_apart,
+            clear_from=clear_from,
+            clear_to=form.clear_to,
+            written_words=words,
+            written_apart=form.written_apart,
+            scale=form.scale,
+            is_inverse=int(asked.inverse),
+            half=form.half,
+            room=room,
+            own=plan.own,
+            pass_count=plan.count,
+            passes=plan.words,
+        ),
         chunks=-(-blocks // per_chunk),
         scratch=2 * room * lanes * spec.working.nbytes,
         flops=5.0 * rows.count * form.length * math.log2(max(2, form.length)),
@@ -304,27 +319,3 @@ def _multiplied(
     result = binder.new(x.dtype, (x.shape[0], width or count, 2))
     complex_product(binder, x, numbers, result, count, numbers.size // (2 * count), conjugate=conjugate)
     return result
-
-
-def complex_product(
-    binder: Binder, x: Tensor, factors: Tensor, result: Tensor, count: int, turns: int, *, conjugate: bool = False
-) -> None:
-    """Add the step that multiplies the first `count` elements of rows [rows, ..., 2] by `turns` rows of factors."""
-    type_, kind = type_of(x.dtype), type_of(factors.dtype)
-    assert type_ is not None
-    assert kind is not None
-    rows = x.shape[0]
-    per_chunk = max(1, _CHUNK_ELEMENTS // max(1, result.shape[1]))
-    binder.step(
-        emit_complex_product,
-        ComplexProductSpec(type_, kind, conjugate),
-        [x, factors, result, rows, per_chunk, count, x.shape[1] * 2, result.shape[1], turns],
-        reads=(x, factors),
-        writes=(result,),
-        chunks=-(-rows // per_chunk),
-        flops=6.0 * rows * count,
-        detail=f"{rows} rows of {count}",
-    )
-
-
-__all__ = ["Rows", "Transform", "complex_product", "transform_rows"]

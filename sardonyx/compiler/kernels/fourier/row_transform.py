@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from sardonyx.compiler.arguments import Float, Read, Record, Rest, Size, Write, kernel
+from sardonyx.compiler.kernels.fourier.butterflies import Complex, Elements, Pass, emit_pass, number_at
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.fourier.butterflies import Complex, Elements, Pass, emit_pass, number_at
 from sardonyx.compiler.llvm.kernels.movement.transpose import transposed
-from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, PTR, Type
-from sardonyx.compiler.llvm.walk import kernel_frame, share
+from sardonyx.compiler.llvm.walk import share
 from sardonyx.light_dataclass import dataclass
 
 # What is done to a row before the passes: nothing; one half of a real row's spectrum is made that of its pairs; or
@@ -22,9 +22,8 @@ from sardonyx.light_dataclass import dataclass
 Before = Literal["", "pack", "mirror"]
 After = Literal["", "unpack", "unpack all"]
 
-# Argument words in front of those of the passes, and the words of each pass.
-HEAD_WORDS = 19
-PASS_WORDS = 5
+# Argument words of each pass.
+_PASS_WORDS = 5
 
 
 @dataclass(frozen=True)
@@ -42,44 +41,60 @@ class TransformSpec:
         return F64 if self.type == F64 else F32
 
 
-def emit_transform(target: Target, spec: TransformSpec) -> str:
-    """Rows of words to rows of words, where two words are a complex element, or one is a real one.
+class Arguments(Record):
+    source = Read(lambda spec: spec.type)
+    result = Write(lambda spec: spec.type)
+    window = Read(lambda spec: spec.type)  # if `windowed`
+    numbers = Read(lambda spec: spec.working)  # factors and roots of unity, complex
+    rows = Size()
+    blocks = Size()  # of rows
+    per_chunk = Size()  # blocks
+    inner = Size()  # rows under one outer place
+    outer_step = Size()  # source words between outer places
+    inner_step = Size()  # and between rows
+    read_words = Size()  # of a row
+    read_apart = Size()  # the distance at which they are kept: 2 leaves imaginary parts out
+    clear_from = Size()
+    clear_to = Size()
+    written_words = Size()  # of a result's row
+    written_apart = Size()  # the distance at which they are kept
+    scale = Float()  # what results are multiplied by
+    is_inverse = Size()  # 1 for an inverse transform, else 0
+    half = Size()  # elements of half a real row
+    room = Size()  # words that a thread keeps of each lane
+    own = Size()  # the place of the numbers that belong to `before` and `after`
+    pass_count = Size()
+    passes = Rest()  # of each pass the radix, groups, stride, and the places of its factors and roots
 
-    Arguments: source, destination, window, numbers (factors and roots of unity, complex); rows, blocks of rows, blocks
-    per chunk; rows under one outer place, source words between outer places and between rows; words of a row that are
-    read and the distance at which they are kept (2 leaves imaginary parts out), where to clear from and up to; words
-    of a result's row and the distance at which they are kept; what they are multiplied by; 1 for an inverse transform,
-    else 0; elements of half a real row. Then the number of
-    words that a thread keeps of each lane, the place of the numbers that belong to `before` and `after`, the number of
-    passes, and for each its radix, groups, stride, and the places of its factors and roots.
-    """
-    k, words = kernel_frame(target)
-    block = _Block(k, words, spec)
-    begin, end = share(k, words.load(5), words.load(6))
+
+@kernel(Arguments)
+def emit_transform(k: Function, a: Arguments, spec: TransformSpec) -> None:
+    """Rows of words to rows of words, where two words are a complex element, or one is a real one."""
+    block = _Block(k, a, spec)
+    begin, end = share(k, a.blocks, a.per_chunk)
     with k.loop(begin, end) as item:
         block.transform(item * block.lanes)
-    return k.finish()
 
 
 class _Block:
     """What is done for a block of rows."""
 
-    def __init__(self, k: Function, words: Pointer, spec: TransformSpec) -> None:
+    def __init__(self, k: Function, a: Arguments, spec: TransformSpec) -> None:
         self._k, self._spec = k, spec
         working = spec.working
         self.lanes = k.target.lanes(working)
-        self._source, self._goal = (k.pointer(words.load(at), spec.type) for at in (0, 1))
-        self._window, self._numbers = k.pointer(words.load(2), spec.type), k.pointer(words.load(3), working)
-        self._rows = words.load(4)
-        self._inner, self._outer_step, self._inner_step = (words.load(at) for at in (7, 8, 9))
-        self._read_words, self._read_apart, self._clear_from, self._clear_to = (words.load(at) for at in range(10, 14))
-        self._written_words, self._written_apart = words.load(14), words.load(15)
-        self._scale = words.load(16).bits_as(F64).to(working)
-        self._is_inverse, self._half = words.load(17), words.load(18)
-        more = words.offset(HEAD_WORDS)
-        self._own_numbers = self._numbers.offset(more.load(1))
-        self._pass_count, self._passes = more.load(2), more.offset(3)
-        self._rooms = k.pointer("scratch", working), k.pointer("scratch", working).offset(more.load(0) * self.lanes)
+        self._source, self._goal = a.source, a.result
+        self._window, self._numbers = a.window, a.numbers
+        self._rows = a.rows
+        self._inner, self._outer_step, self._inner_step = a.inner, a.outer_step, a.inner_step
+        self._read_words, self._read_apart = a.read_words, a.read_apart
+        self._clear_from, self._clear_to = a.clear_from, a.clear_to
+        self._written_words, self._written_apart = a.written_words, a.written_apart
+        self._scale = a.scale.to(working)
+        self._is_inverse, self._half = a.is_inverse, a.half
+        self._own_numbers = self._numbers.offset(a.own)
+        self._pass_count, self._passes = a.pass_count, a.passes
+        self._rooms = k.pointer("scratch", working), k.pointer("scratch", working).offset(a.room * self.lanes)
 
     def transform(self, first: Value) -> None:
         """The rows from `first` on, as many as a vector has lanes; of the last one where there are fewer."""
@@ -93,7 +108,7 @@ class _Block:
         elif self._spec.before == "mirror":
             self._complete(self._elements(here.get()), self._half * 2 + 1, self._half + 1)
         with k.loop(0, self._pass_count) as number:
-            row = self._passes.offset(number * PASS_WORDS)
+            row = self._passes.offset(number * _PASS_WORDS)
             factors, roots = self._numbers.offset(row.load(3)), self._numbers.offset(row.load(4))
             one = Pass(row.load(0), row.load(1), row.load(2), factors, roots)
             from_, to = here.get(), there.get()
@@ -198,6 +213,3 @@ class _Block:
     def _make_real(self, elements: Elements, index: Value | int) -> None:
         zero = self._k.constant(self._spec.working.vector(self.lanes), 0)
         elements.store(Complex(elements.load(index).real, zero), index)
-
-
-__all__ = ["HEAD_WORDS", "PASS_WORDS", "After", "Before", "TransformSpec", "emit_transform"]
