@@ -44,10 +44,7 @@ class AffineGrid(NativeKernel):
         dtype = None if theta is None or theta.dtype is None else numpy_dtype(theta.dtype)
         return None if dtype is not None and dtype.name in _COMPUTED else f"no kernel for grids of {dtype}"
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
-        theta, size = inputs[0], inputs[1]
-        assert theta is not None
-        assert size is not None
+    def bind(self, binder: Binder, theta: Tensor, size: Tensor) -> Sequence[Tensor]:
         assert size.array is not None
         sizes = grid_sizes(theta.shape, size.array.ravel().tolist())
         count, batch, item = len(sizes), theta.shape[0], theta.dtype.itemsize

@@ -1,16 +1,27 @@
-"""Boxes of maps resized to one size: CropAndResize. Vectors go over the channels of a place."""
+"""CropAndResize over maps whose channels lie together: a copy of them where they do not."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from sardonyx.compiler.arguments import Float, Read, kernel
+from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.kernels.sampling.regions import UNROLL, Maps, RegionArguments, RegionKernel, type_named
+from sardonyx.compiler.kernels.template import template
 from sardonyx.compiler.llvm.builder import Function, Value
 from sardonyx.compiler.llvm.kernels.sampling.elements import Elements, blocked_loop, working_type
-from sardonyx.compiler.llvm.kernels.sampling.regions import UNROLL, Maps
 from sardonyx.compiler.llvm.mathematics.elements import absolute, copy_sign, exact
 from sardonyx.compiler.llvm.mathematics.rounding import floor
-from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import F64, I64, Type
-from sardonyx.compiler.llvm.walk import kernel_frame
+from sardonyx.compiler.llvm.types import I64, Type
+from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.light_dataclass import dataclass
+from sardonyx.ops.framework.facts import Fact
+
+_INDICES = (ir.DataType.INT32, ir.DataType.INT64)
 
 
 @dataclass(frozen=True)
@@ -23,17 +34,21 @@ class CropSpec:
     nearest: bool
 
 
-def emit_crops(target: Target, spec: CropSpec) -> str:
+class Arguments(RegionArguments):
+    indices = Read(lambda spec: Type("i", spec.index))  # of the items
+    outside = Float()  # what samples outside of the map are
+
+
+@kernel(Arguments)
+def emit_crops(k: Function, a: Arguments, spec: CropSpec) -> None:
     """The samples of boxes [y1, x1, y2, x2] in fractions of the way between corner pixels.
 
-    Arguments: the words of `Maps`, the indices of the items, and what samples outside of the map are (F64). An index
-    that names no item is noted as a fault, and its samples left out.
+    An index that names no item is noted as an error, and its samples left out.
     """
-    k, words = kernel_frame(target)
-    known = Maps(k, words, spec.type, spec.regions)
-    indices = k.pointer(words.load(15), Type("i", spec.index))
+    known = Maps(k, a, spec.type, spec.regions)
+    indices = a.indices
     working = working_type(spec.type)
-    outside = words.load(16).bits_as(F64).to(working)
+    outside = a.outside.to(working)
     with known.each_bin(lambda region: indices.load(region).to(I64)) as one:
         top, left, bottom, right = (known.regions.load(one.region * 4 + at) for at in range(4))
         down = _Sample(k, spec, top, bottom, one.row, known.rows, known.height)
@@ -43,7 +58,6 @@ def emit_crops(target: Target, spec: CropSpec) -> str:
             _sample(k, spec, known, down, across, one.map, one.to)
         with k.otherwise(inside):
             _fill(k, known, outside, one.to)
-    return k.finish()
 
 
 class _Sample:
@@ -98,3 +112,44 @@ def _fill(k: Function, known: Maps, number: Value, to: Elements) -> None:
             to.store(k.splat(number, lanes), at + index * lanes, mask)
 
     blocked_loop(k, known.channels, k.target.lanes(number.type), UNROLL, body)
+
+
+@template("crop_and_resize")
+class CropAndResizeKernel(RegionKernel):
+    """Boxes of maps, sampled on a grid whose size is the last input. Parameters: ``nearest``, ``outside``."""
+
+    known_inputs = (3,)
+
+    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
+        indices = inputs[2]
+        if indices is None or indices.dtype not in _INDICES:
+            return "indices of items are int32 or int64"
+        return super().declines(inputs, outputs)
+
+    def bind(self, binder: Binder, x: Tensor, regions: Tensor, indices: Tensor, size: Tensor) -> Sequence[Tensor]:
+        assert size.array is not None
+        if len(x.shape) != 4 or regions.shape[1:] != (4,) or indices.shape != regions.shape[:1] or size.size != 2:
+            raise ValueError(
+                f"'X' {x.shape}, 'rois' {regions.shape}, 'batch_indices' {indices.shape} and 'crop_size' {size.shape} "
+                f"must be NCHW, (n, 4), (n) and (2)"
+            )
+        rows, columns = (int(count) for count in size.array.reshape(-1))
+        if rows <= 0 or columns <= 0:
+            raise ValueError(f"'crop_size' must be positive, not {rows} x {columns}")
+        regions, indices = contiguous(binder, regions), contiguous(binder, indices)
+        last, made, given, chunks = self.bins_of(binder, x, regions, 1, (rows, columns))
+        if made.size and not math.prod(last.shape):
+            raise ValueError(f"maps of the shape {x.shape} have no elements to sample")
+        if made.size:
+            spec = CropSpec(
+                type_named(x), type_named(regions), indices.dtype.itemsize * 8, bool(self.parameters["nearest"])
+            )
+            binder.step(
+                emit_crops,
+                spec,
+                Arguments(**given, indices=indices, outside=self.parameters["outside"]),
+                chunks=chunks,
+                flops=8.0 * made.size,
+                detail=f"{made.shape[0]} boxes, {made.shape[-1]} channels",
+            )
+        return [transposed(made, (0, 3, 1, 2))]
