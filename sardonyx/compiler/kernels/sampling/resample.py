@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from sardonyx.compiler.arguments import Group, Read, Record, Rest, Size, Table, Write, kernel
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.sampling.elements import (
     Elements,
@@ -20,9 +21,9 @@ from sardonyx.compiler.llvm.kernels.sampling.elements import (
 )
 from sardonyx.compiler.llvm.lookup import lookup
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I32, I64, U8, Type
+from sardonyx.compiler.llvm.types import I32, I64, Type
 from sardonyx.compiler.llvm.values import Variable
-from sardonyx.compiler.llvm.walk import kernel_frame, places, runs, share
+from sardonyx.compiler.llvm.walk import places, runs, share
 from sardonyx.light_dataclass import dataclass
 
 # How elements of a line are summed: not at all; runs of neighbours, each run by one weight; the same two by two, lines
@@ -97,30 +98,53 @@ def scratch_bytes(target: Target, spec: ResampleSpec, line: int, run: int) -> in
 MARGIN = 16
 
 
-def emit_resample(target: Target, spec: ResampleSpec) -> str:
-    """Lines of the result; those above each other in a plane share tables.
+class DownTaps(Record):
+    """[lines of a plane, taps] both."""
 
-    Arguments: source, output, lines, lines per chunk, lines of a plane, taps down, their places (I64: bytes from the
-    plane's start) and weights, [lines of a plane, taps] both, elements of a source's line; taps across, their places
-    (I32), weights and bases (I64), elements of an output's line, elements of a run; rank and table (size, source
-    stride) of the dimensions over planes.
+    count = Size()  # taps
+    places = Table(I64)  # bytes from the plane's start
+    weights = Table(lambda spec: spec.working)
 
-    Places across count elements of the line: [places, taps] for runs, else [taps, elements of the output's line];
-    for a lookup they count from the base of their vector of the output. Phases have no places but weights, [phases,
-    taps].
+
+class AcrossTaps(Record):
+    """Places count elements of the line: [places, taps] for runs, else [taps, elements of the output's line]; for a
+    lookup they count from the base of their vector of the output. Phases have no places but weights, [phases, taps].
     """
-    k, words = kernel_frame(target)
-    source = k.pointer(words.load(0), U8)
-    output = Elements(k.pointer(words.load(1), U8), spec.output, spec.working, rounds=spec.rounds)
-    rows, line, width = words.load(4), words.load(8), words.load(13)
-    down = _Taps(k, words, 5, spec.down, spec.working, I64)
-    across = _Taps(k, words, 9, spec.taps, spec.working, I32)
-    begin, end = share(k, words.load(2), words.load(3))
-    run, bases = words.load(14), k.pointer(words.load(12), I64)
+
+    count = Size()  # taps
+    places = Table(I32)
+    weights = Table(lambda spec: spec.working)
+
+
+class Arguments(Record):
+    source = Read()
+    output = Write()
+    items = Size()  # lines
+    per_chunk = Size()
+    rows = Size()  # lines of a plane
+    down = Group(DownTaps)
+    line = Size()  # elements of a source's line
+    across = Group(AcrossTaps)
+    bases = Table(I64)
+    width = Size()  # elements of an output's line
+    run = Size()  # elements
+    rank = Size()  # of the dimensions over planes
+    outer = Rest()  # size and source stride of each of these
+
+
+@kernel(Arguments)
+def emit_resample(k: Function, a: Arguments, spec: ResampleSpec) -> None:
+    """Lines of the result; those above each other in a plane share tables."""
+    source = a.source
+    output = Elements(a.output, spec.output, spec.working, rounds=spec.rounds)
+    rows, line, width = a.rows, a.line, a.width
+    down, across = _Taps(k, a.down, spec.down), _Taps(k, a.across, spec.taps)
+    begin, end = share(k, a.items, a.per_chunk)
+    run, bases = a.run, a.bases
     scratch = Elements(k.pointer("scratch", spec.working).offset(_margin(spec, run)), spec.working, spec.working)
-    room = _room(target, spec, line, run)
+    room = _room(k.target, spec, line, run)
     with runs(k, begin, end, rows) as (plane, first, last):
-        (start,) = places(k, plane, words.offset(16), words.load(15), 1)
+        (start,) = places(k, plane, a.outer, a.rank, 1)
         from_ = source.offset(start)
         whole = first + ((last - first) & -spec.together)
         for start_row, end_row, count in ((first, whole, spec.together), (whole, last, 1)):
@@ -142,16 +166,15 @@ def emit_resample(target: Target, spec: ResampleSpec) -> str:
                     _across_elements(k, spec, across, list(zip(lines, to, strict=True)), width, bases)
             if spec.together == 1:
                 break
-    return k.finish()
 
 
 class _Taps:
-    """Three words: how many taps there are, the table of their places and that of their weights."""
+    """How many taps there are, the table of their places and that of their weights."""
 
-    def __init__(self, k: Function, words: Pointer, at: int, count: int, working: Type, place: Type) -> None:
+    def __init__(self, k: Function, a: DownTaps | AcrossTaps, count: int) -> None:
         self.unrolled = count
-        self.count = k.constant(I64, count) if count else words.load(at)
-        self.places, self.weights = k.pointer(words.load(at + 1), place), k.pointer(words.load(at + 2), working)
+        self.count = k.constant(I64, count) if count else a.count
+        self.places, self.weights = a.places, a.weights
 
 
 def _summed(k: Function, taps: _Taps, wide: Type, term: Callable[[Tap], tuple[Value, Value]]) -> Value:

@@ -12,24 +12,27 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.binding import Address, Array, Binder, Tensor
-from sardonyx.compiler.kernels.template import NativeKernel, template
-from sardonyx.compiler.llvm.kernels.sampling.nearest import NearestSpec, RepeatSpec, emit_nearest, emit_repeat
-from sardonyx.compiler.llvm.kernels.sampling.resample import (
+from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.kernels.sampling.nearest import by_tables
+from sardonyx.compiler.kernels.sampling.repeat import by_factors
+from sardonyx.compiler.kernels.sampling.resample import (
     MARGIN,
     MOST_UNROLLED,
     Across,
+    AcrossTaps,
+    Arguments,
+    DownTaps,
     ResampleSpec,
     emit_resample,
     scratch_bytes,
 )
+from sardonyx.compiler.kernels.sampling.resized_strips import bind_resized_strips
+from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.lookup import has_lookup
 from sardonyx.compiler.llvm.types import BOOL, F32, F64, type_of
-from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous, copy_into
-from sardonyx.compiler.native.movement.gather import BLOBS
+from sardonyx.compiler.native.movement.copy import contiguous, copy_into
 from sardonyx.compiler.native.movement.slices import part_of, spread, stored_order, transposed
 from sardonyx.compiler.native.rows.rows import elements_per_chunk, laid_out
-from sardonyx.compiler.native.sampling.resized_strips import bind_resized_strips
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact
@@ -64,14 +67,12 @@ class Resize(NativeKernel):
             return f"no kernel for weighted sums of {numpy_dtype(x.dtype)}"
         return None
 
-    def bind(self, binder: Binder, *inputs: Tensor | None) -> Sequence[Tensor]:
-        x = inputs[0]
-        assert x is not None
-        others = [
+    def bind(self, binder: Binder, x: Tensor, *others: Tensor | None) -> Sequence[Tensor]:
+        known = [
             tensor.array if tensor is not None and index in self.known_inputs else None
-            for index, tensor in enumerate(inputs[1:], 1)
+            for index, tensor in enumerate(others, 1)
         ]
-        plan = self.plan(x.shape, *others)
+        plan = self.plan(x.shape, *known)
         shape = [resize.output for resize in plan]
         if all(map(self.rule.keeps, plan)):
             return [x]
@@ -134,57 +135,13 @@ def _nearest(binder: Binder, x: Tensor, result: Tensor, plan: Sequence[AxisResiz
     *outer, down, across = [_factor(x.shape[axis], positions[axis]) for axis in range(axes)]
     adjacent = x.strides[axes - 1] == run or run * x.dtype.itemsize > _LONGEST_VECTOR
     if all(times == 1 for times in outer) and 1 <= down <= _MOST_TIMES and 1 <= across <= _MOST_TIMES and adjacent:
-        _by_factors(binder, x, result, axes, down, across)
+        by_factors(binder, x, result, axes, down, across)
         return
     if all(times == 1 for times in outer) and run == 1 and x.dtype == np.float32:
         taps = [(places[:, None], np.ones((len(places), 1))) for places in positions[axes - 2 : axes]]
         if bind_resized_strips(binder, x, result, axes - 2, *taps):
             return
-    _by_tables(binder, x, result, positions[:axes], run)
-
-
-def _by_tables(binder: Binder, x: Tensor, result: Tensor, positions: Sequence[Array], run: int) -> None:
-    """Elements of `run` elements each, read at any places."""
-    item, axes = x.dtype.itemsize, len(positions)
-    tables = [places * stride * item for places, stride in zip(positions, x.strides, strict=False)]
-    size, nbytes = len(tables[-1]), run * item
-    lines = math.prod(map(len, tables[:-1]))
-    per_chunk = max(1, CHUNK_BYTES // (size * nbytes))
-    binder.step(
-        emit_nearest,
-        NearestSpec(nbytes if nbytes in BLOBS else 0),
-        [
-            *(x, result, binder.constant(np.concatenate(tables[::-1]).astype(np.int64)), lines, per_chunk, size),
-            *(nbytes, len(tables[-2]), axes - 2, *(len(table) for table in tables[-3::-1])),
-        ],
-        reads=(x,),
-        writes=(result,),
-        chunks=-(-lines // per_chunk),
-        detail=f"{lines} lines of {size} x {nbytes} bytes",
-    )
-
-
-def _by_factors(binder: Binder, x: Tensor, result: Tensor, axes: int, down: int, across: int) -> None:
-    """The last two of `axes` axes repeated by whole factors, those before them as they are."""
-    item = x.dtype.itemsize
-    nbytes = math.prod(x.shape[axes:]) * item
-    size, rows = x.shape[axes - 1], x.shape[axes - 2]
-    lines = math.prod(x.shape[: axes - 1])
-    per_chunk = max(1, CHUNK_BYTES // (size * nbytes * across * down))
-    outer = range(axes - 3, -1, -1)
-    binder.step(
-        emit_repeat,
-        RepeatSpec(nbytes if nbytes in BLOBS else 0, across, down),
-        [
-            *(x, result, lines, per_chunk, size, nbytes, x.strides[axes - 1] * item, rows),
-            *(x.strides[axes - 2] * item, nbytes if result.is_contiguous else result.strides[-2] * item, axes - 2),
-            *(number for axis in outer for number in (x.shape[axis], x.strides[axis] * item)),
-        ],
-        reads=(x,),
-        writes=(result,),
-        chunks=-(-lines // per_chunk),
-        detail=f"{lines} lines of {size} x {nbytes} bytes, {across} times, {down} of each",
-    )
+    by_tables(binder, x, result, positions[:axes], run)
 
 
 def _factor(length: int, positions: Array) -> int:
@@ -253,7 +210,7 @@ class _Sums:
         in_pairs = run > 1 and in_phases and across is not None and across[0].shape[1] == 2
         in_pairs = in_pairs and _unrolled(places.shape[1]) > 0
         phases = _phases(across, line // run) if across is not None and in_phases and not in_pairs else None
-        kind, unrolled, words = self._across(across, run, width, phases)
+        kind, unrolled, tables, bases = self._across(across, run, width, phases)
         kind = "pairs of runs" if in_pairs else kind
         source, output = type_of(x.dtype), type_of(result.dtype)
         assert source is not None
@@ -267,32 +224,48 @@ class _Sums:
         binder.step(
             emit_resample,
             spec,
-            [
-                *(x, result, items, per_chunk, len(places), places.shape[1]),
-                *(self._table(places * x.strides[self.axis] * item, np.int64), self._table(weights, self.working)),
-                *(line, *words, width, run),
-                *(self.axis, *(number for axis in outer for number in (x.shape[axis], x.strides[axis] * item))),
-            ],
-            reads=(x,),
-            writes=(result,),
+            Arguments(
+                source=x,
+                output=result,
+                items=items,
+                per_chunk=per_chunk,
+                rows=len(places),
+                down=DownTaps(
+                    count=places.shape[1],
+                    places=self._table(places * x.strides[self.axis] * item, np.int64),
+                    weights=self._table(weights, self.working),
+                ),
+                line=line,
+                across=tables,
+                bases=bases,
+                width=width,
+                run=run,
+                rank=self.axis,
+                outer=[number for axis in outer for number in (x.shape[axis], x.strides[axis] * item)],
+            ),
             chunks=-(-items // per_chunk),
             scratch=scratch_bytes(binder.target, spec, line, run),
             flops=flops * items,
             detail=f"{items} lines of {line} to {width} elements, {kind} across",
         )
 
-    def _across(self, taps: Taps | None, run: int, width: int, phases: _Phases | None) -> tuple[Across, int, list[Any]]:
-        """How lines are summed across, the taps to unroll, and the arguments: taps, places, weights, bases."""
+    def _across(
+        self, taps: Taps | None, run: int, width: int, phases: _Phases | None
+    ) -> tuple[Across, int, AcrossTaps, Tensor | None]:
+        """How lines are summed across, the taps to unroll, their tables, and the bases."""
         if taps is None:
-            return "none", 0, [0, 0, 0, 0]
+            return "none", 0, AcrossTaps(count=0, places=None, weights=None), None
         places, weights = taps
         count = places.shape[1]
         if phases is not None:
             kind: Across = "phases" if run == 1 else "phases of runs"
-            return kind, count, [count, 0, self._table(phases.weights, self.working), 0]
+            of_phases = self._table(phases.weights, self.working)
+            return kind, count, AcrossTaps(count=count, places=None, weights=of_phases), None
         if run >= self.lanes // 2:
-            arguments = [count, self._table(places * run, np.int32), self._table(weights, self.working), 0]
-            return "runs", _unrolled(count), arguments
+            tables = AcrossTaps(
+                count=count, places=self._table(places * run, np.int32), weights=self._table(weights, self.working)
+            )
+            return "runs", _unrolled(count), tables, None
         # Every element of a run has its own entry; by taps, so that neighbours in the output are neighbours here.
         places = (places.T[:, :, None] * run + np.arange(run)).reshape(count, width)
         weights = np.repeat(weights.T, run, axis=1)
@@ -305,13 +278,14 @@ class _Sums:
                 break
         looks_up = self.working == np.float32 and has_lookup(self.binder.target) and near.max() < 2 * self.lanes
         chosen = near if looks_up else places
-        arguments = [count, self._table(chosen, np.int32), self._table(weights, self.working)]
-        arguments.append(self._table(bases, np.int64) if looks_up else 0)
-        return "lookup" if looks_up else "elements", _unrolled(count), arguments
+        tables = AcrossTaps(
+            count=count, places=self._table(chosen, np.int32), weights=self._table(weights, self.working)
+        )
+        starts = self._table(bases, np.int64) if looks_up else None
+        return "lookup" if looks_up else "elements", _unrolled(count), tables, starts
 
-    def _table(self, numbers: Array, dtype: Any) -> Address:
-        tensor = self.binder.constant(np.ascontiguousarray(numbers, dtype))
-        return Address(tensor.buffer)
+    def _table(self, numbers: Array, dtype: Any) -> Tensor:
+        return self.binder.constant(np.ascontiguousarray(numbers, dtype))
 
 
 @dataclass(frozen=True)
