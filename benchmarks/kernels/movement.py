@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Argument, Binder, Buffer, Tensor
+from sardonyx.compiler.kernels.rows.cumulative import Cumulative
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.native.movement.concat import Concat
 from sardonyx.compiler.native.movement.copy import copy
@@ -26,7 +27,6 @@ from sardonyx.compiler.native.movement.pad import Pad
 from sardonyx.compiler.native.movement.rearrange import DepthToSpace, Tile
 from sardonyx.compiler.native.movement.scatter import ScatterND
 from sardonyx.compiler.native.movement.slices import part_of, transposed
-from sardonyx.compiler.native.rows.cumulative import Cumulative
 
 F32 = np.dtype(np.float32)
 SECONDS = 0.1  # for each case

@@ -10,10 +10,10 @@ import pytest
 from onnx import parser
 
 import sardonyx
+from sardonyx.compiler.kernels.selection.distinct import Unique
+from sardonyx.compiler.kernels.selection.positions import Compress, NonZero
+from sardonyx.compiler.kernels.selection.suppression import NonMaxSuppression
 from sardonyx.compiler.kernels.template import NativeKernel
-from sardonyx.compiler.native.selection.distinct import Unique
-from sardonyx.compiler.native.selection.positions import Compress, NonZero
-from sardonyx.compiler.native.selection.suppression import NonMaxSuppression
 from sardonyx.ops.selection import _suppressed
 from tests.compiler.steps import VARIANTS, Array, bind
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from sardonyx.compiler.native.rows.cumulative import Cumulative
+from sardonyx.compiler.kernels.rows.cumulative import Cumulative
 from sardonyx.ops.framework.facts import tensor
 from sardonyx.ops.framework.registry import operator_of
 from tests.compiler.steps import VARIANTS, bind, outputs_of

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.compiler.native.fourier.factors import radices, split
-from sardonyx.compiler.native.fourier.operators import Dft, Stft
+from sardonyx.compiler.kernels.fourier.factors import radices, split
+from sardonyx.compiler.kernels.fourier.operators import Dft, Stft
 from tests.compiler.steps import VARIANTS, outputs_of
 
 Array = np.ndarray[Any, Any]

@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sardonyx.compiler.native.classic.keyed import LookUp
-from sardonyx.compiler.native.classic.keyed_table import keyed_table
+from sardonyx.compiler.kernels.classic.keyed_table import keyed_table
+from sardonyx.compiler.kernels.classic.look_up import LookUp
 from sardonyx.compiler.native.movement.slices import transposed
 from tests.compiler.steps import VARIANTS, Memory, new_binder, outputs_of
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from sardonyx.compiler.native.classic.keyed import OneHotRows
+from sardonyx.compiler.kernels.classic.one_hot import OneHotRows
 from sardonyx.ops.ml.encoding import OneHotEncoder
 from tests.compiler.steps import VARIANTS, bind, outputs_of
 

@@ -9,7 +9,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from sardonyx.compiler.native.movement.places import OneHot, ReverseSequence, Triangle
+from sardonyx.compiler.kernels.movement.one_hot import OneHot
+from sardonyx.compiler.kernels.movement.reverse_sequence import ReverseSequence
+from sardonyx.compiler.kernels.movement.triangle import Triangle
 from sardonyx.ops.framework.facts import tensor
 from sardonyx.ops.framework.registry import operator_of
 from tests.compiler.steps import VARIANTS, bind, outputs_of

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sardonyx.compiler.native.selection.best import TopK
+from sardonyx.compiler.kernels.selection.best import TopK
 from tests.compiler.steps import VARIANTS, Array, bind, outputs_of
 
 TYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int8, np.uint8, np.int32, np.uint32, np.int64]

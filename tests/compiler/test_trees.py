@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Bound, Tensor
+from sardonyx.compiler.kernels.trees.ensemble import EnsembleWalk
+from sardonyx.compiler.kernels.trees.operators import TreeClasses
+from sardonyx.compiler.kernels.trees.packing import WALKS, keys_of, packed
 from sardonyx.compiler.native.movement.copy import copy
-from sardonyx.compiler.native.trees.ensemble import EnsembleWalk
-from sardonyx.compiler.native.trees.operators import TreeClasses
-from sardonyx.compiler.native.trees.packing import WALKS, keys_of, packed
 from sardonyx.ops.ml.forest import LEAF, MODES, Forest, leaves_of
 from tests.compiler.steps import VARIANTS, Memory, bind, new_binder, run_plan
 

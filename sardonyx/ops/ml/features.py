@@ -63,7 +63,7 @@ def per_feature(
     *,
     reduces: bool = False,
 ) -> Kernel:
-    """The native kernel of an expression over the input and behind it constants; see `native.classic.features`."""
+    """The native kernel of an expression over the input and behind it constants; see `kernels.classic.features`."""
     parameters = {"root": root, "constants": constants, "check": check, "reduces": reduces}
     return Template("per_feature", parameters, run)
 

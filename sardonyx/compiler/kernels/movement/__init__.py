@@ -1,0 +1,1 @@
+"""Elements moved by their place."""

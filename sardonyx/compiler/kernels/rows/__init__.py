@@ -1,0 +1,1 @@
+"""Kernels along rows: running sums and products."""

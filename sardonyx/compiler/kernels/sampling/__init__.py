@@ -1,0 +1,1 @@
+"""Resizing, sampling at places, and pooling of regions."""

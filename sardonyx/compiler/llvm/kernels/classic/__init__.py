@@ -1,1 +1,0 @@
-"""What classic models do with single features."""

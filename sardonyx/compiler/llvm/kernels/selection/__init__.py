@@ -1,1 +1,0 @@
-"""The code of kernels that choose elements by value."""

@@ -1,1 +1,0 @@
-"""Decision trees and what models of ai.onnx.ml do around them."""

@@ -1,1 +1,0 @@
-"""Templates that read tensors at other places: resizing, grids of samples, regions."""
