@@ -33,7 +33,7 @@ def run(bound: Bound, inputs: Sequence[Array], *, in_thread_pool: bool, times: A
     return outputs
 
 
-@pytest.mark.parametrize("in_team", [False, True])
+@pytest.mark.parametrize("in_thread_pool", [False, True])
 def test_a_network_of_two_layers(in_thread_pool: bool) -> None:
     rng = np.random.default_rng(1)
     x, first, second = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 90), (90, 300), (300, 40)))
