@@ -48,6 +48,8 @@ Seed = Annotated[int | None, typer.Option(min=0, metavar="N", help="Fixes what i
 
 # What belongs to a tokenizer, of whatever kind.
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+# What transformers 5 calls a tokenizer that is all in `tokenizer.json`.
+_BACKEND = "TokenizersBackend"
 _UNFINISHED = "\ufffd"
 
 
@@ -294,10 +296,31 @@ def open_tokenizer(files: ModelFiles) -> Any:
     folder = files.folder() / Path(files.find_name(_TOKENIZERS[0]) or files.find_name(_TOKENIZERS[1]) or "").parent
     try:
         if files.find_name(_TOKENIZERS[1]) or files.find_name("config.json"):
-            return transformers.AutoTokenizer.from_pretrained(folder)
+            reader, changes = _reader(files, transformers)
+            return reader.from_pretrained(folder, **changes)
         return transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / _TOKENIZERS[0]))
     except Exception as error:  # whatever tokenizers raise: there is no class of their errors
         raise errors.Fail(f"The tokenizer in {files.where} cannot be read: {error}") from error
+
+
+def _reader(files: ModelFiles, transformers: Any) -> tuple[Any, dict[str, Any]]:
+    """The class of transformers that reads a tokenizer, and the arguments that it needs.
+
+    transformers 4 does not read what 5 writes: a class `TokenizersBackend`, which it calls `PreTrainedTokenizerFast`, and
+    further special tokens as a list.
+    """
+    name = files.find_name(_TOKENIZERS[1])
+    said: Any = files.read_json(name) if name is not None else {}
+    kind, further = said.get("tokenizer_class"), said.get("extra_special_tokens")
+    changes: dict[str, Any] = {}
+    reader = transformers.AutoTokenizer
+    if hasattr(transformers, _BACKEND):
+        return reader, changes
+    if isinstance(further, list):
+        changes = {"additional_special_tokens": further, "extra_special_tokens": {}}
+    if kind == _BACKEND and files.find_name(_TOKENIZERS[0]):
+        reader = type(_BACKEND, (transformers.PreTrainedTokenizerFast,), {})  # one of another name is told in a warning
+    return reader, changes
 
 
 def model_settings(files: ModelFiles, config: Any) -> Settings:

@@ -217,6 +217,24 @@ def test_other_layouts(folder: Path, pytorch: tuple[Any, Any], tmp_path: Path, c
     assert command("generate", genai, *asked).out == expected
 
 
+def test_a_tokenizer_of_transformers_5(
+    folder: Path, pytorch: tuple[Any, Any], tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names a class that transformers 4 does not have, and lists further tokens."""
+    newer = changed(folder, tmp_path, without=("special_tokens_map.json",))
+    said = json.loads((newer / "tokenizer_config.json").read_text())
+    kept = {key: said[key] for key in ("bos_token", "eos_token", "pad_token", "model_max_length")}
+    kept |= {"tokenizer_class": "TokenizersBackend", "backend": "tokenizers", "extra_special_tokens": ["<|user|>"]}
+    if "chat_template" in said:
+        kept["chat_template"] = said["chat_template"]
+    (newer / "tokenizer_config.json").write_text(json.dumps(kept))
+    outcome = command("generate", newer, "hello world", "--max-new-tokens", 12, "--temperature", 0)
+    assert (outcome.code, outcome.out) == (0, continued(pytorch, "hello world", 12) + "\n")
+    assert "not the same type" not in outcome.err
+    spoken(monkeypatch, "hi")
+    assert command("chat", newer, "--max-new-tokens", 4).code == 0
+
+
 def test_text_is_shown_when_its_characters_are_whole() -> None:
     tokenizer = exports.tokenizer()
     tokens = tokenizer("né\nää").input_ids

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -174,6 +175,38 @@ def test_weights_in_files_of_their_own_are_saved(tiny: Folders, model: Any, tmp_
     Classifier.from_pretrained(folder).save_pretrained(tmp_path / "saved")
     assert (tmp_path / "saved" / "model.onnx_data").stat().st_size == (folder / "model.onnx_data").stat().st_size
     assert np.allclose(logits(Classifier.from_pretrained(tmp_path / "saved")), logits(model))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links take rights there")
+def test_links_that_leave_the_folder_are_not_copied(tiny: Folders, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny(TASK), tmp_path / "model"))
+    (tmp_path / "private").write_text("of this machine")
+    (folder / "vocab.txt").symlink_to(tmp_path / "private")
+    saved = tmp_path / "saved"
+    with pytest.raises(errors.InvalidArgument, match=r"vocab\.txt is a link to .*private, which is not in the model's"):
+        Classifier.from_pretrained(folder).save_pretrained(saved)
+    assert not saved.exists()
+    (folder / "vocab.txt").unlink()
+    (folder / "words").write_text("of the model")
+    (folder / "vocab.txt").symlink_to("words")
+    Classifier.from_pretrained(folder).save_pretrained(saved)
+    assert (saved / "vocab.txt").read_text() == "of the model"
+    assert not (saved / "vocab.txt").is_symlink()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links take rights there")
+def test_a_snapshot_of_the_hub_is_copied_from_its_store(tiny: Folders, tmp_path: Path) -> None:
+    repository = tmp_path / "models--some--model"
+    store, snapshot = repository / "blobs", repository / "snapshots" / "1"
+    shutil.copytree(tiny(TASK), store)
+    (store / "vocab").write_text("of the model")
+    for path in [path for path in store.rglob("*") if path.is_file() and path.name != "vocab"]:
+        link = snapshot / path.relative_to(store)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path)
+    (snapshot / "vocab.txt").symlink_to(store / "vocab")
+    Classifier.from_pretrained(snapshot).save_pretrained(tmp_path / "saved")
+    assert (tmp_path / "saved" / "vocab.txt").read_text() == "of the model"
 
 
 def test_folders_without_what_is_needed(tiny: Folders, tmp_path: Path) -> None:

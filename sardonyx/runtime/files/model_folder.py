@@ -67,6 +67,11 @@ class ModelFolder:
         places = self.others if climbs else [*self.stores, *self.others]
         return next(((place, resolved) for place in places if is_below(place, resolved)), None)
 
+    def has(self, file: StrPath) -> bool:
+        """Whether a file is really in the folder, or in a store of the hub's cache that the folder is in."""
+        real = os.path.realpath(file)
+        return any(is_below(place, real) for place in (self.path, *_hub_stores(self.path)))
+
 
 def is_stored(file: str) -> bool:
     """Whether a file is in a store of a cache of the Hugging Face hub, by the names of the folders on its real path.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -342,3 +343,22 @@ def test_generation_follows_the_search_of_the_folder(folder: Path) -> None:
         (folder / "genai_config.json").write_text(json.dumps({**said, "search": search}))
         with pytest.raises(errors.Fail, match=f"{message}.*genai_config|genai_config.*{message}"):
             ORTModelForCausalLM.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("prompt", [15, 16, 17])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_transformers_reads_a_longer_text_again(folder: Path, prompt: int, rows: int) -> None:
+    """What our loop does not know goes through transformers, which has to make keys of other tables anew as well."""
+    torch = pytest.importorskip("torch", reason="the extra `models` is not installed")
+    from sardonyx.models import ORTModelForCausalLM
+
+    onnx.save(_long_rope(16), folder / "model.onnx")
+    model = ORTModelForCausalLM.from_pretrained(folder)
+    texts = np.random.default_rng(6).integers(1, 30, (rows, prompt))
+    settings: dict[str, Any] = {"max_new_tokens": 8, "eos_token_id": [], "repetition_penalty": 1.0}
+    words = list(range(WORDS))
+    found = model.generate(torch.from_numpy(texts), prefix_allowed_tokens_fn=lambda row, ids: words, **settings)
+    for row, tokens in enumerate(texts.tolist()):
+        for _ in range(8):
+            tokens.append(int(_long_reference(tokens, 16).argmax()))
+        assert found[row].tolist() == tokens
