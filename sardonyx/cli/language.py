@@ -306,8 +306,8 @@ def open_tokenizer(files: ModelFiles) -> Any:
 def _reader(files: ModelFiles, transformers: Any) -> tuple[Any, dict[str, Any]]:
     """The class of transformers that reads a tokenizer, and the arguments that it needs.
 
-    transformers 4 does not read what 5 writes: a class `TokenizersBackend`, which it calls `PreTrainedTokenizerFast`, and
-    further special tokens as a list.
+    transformers 4 does not read what 5 writes: a class `TokenizersBackend`, which it calls `PreTrainedTokenizerFast`,
+    and further special tokens as a list.
     """
     name = files.find_name(_TOKENIZERS[1])
     said: Any = files.read_json(name) if name is not None else {}

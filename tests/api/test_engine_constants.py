@@ -57,8 +57,8 @@ def _engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Packed:
-    """Counts the bytes of what is packed of weights that are large enough to be told from others; numbers that are found
-    of them, such as how many are out of bounds, are none."""
+    """Counts the bytes of what is packed of weights that are large enough to be told from others; numbers that are
+    found of them, such as how many are out of bounds, are none."""
 
     nbytes = 0
 
