@@ -48,8 +48,8 @@ def companions(files: ModelFiles) -> Iterator[tuple[Path, str]]:
             if path.parent == PurePosixPath(folder) and (path.name in _NAMES or path.name.endswith(_ENDINGS)):
                 if not folder_of_model.has(root / name):
                     raise errors.InvalidArgument(
-                        f"{root / name} is a link to {os.path.realpath(root / name)}, which is not in the model's folder: "
-                        "it is not copied. Put the file itself in the place of the link first, or remove the link"
+                        f"{root / name} is a link to {os.path.realpath(root / name)}, which is not in the model's "
+                        "folder: it is not copied. Put the file itself in the place of the link first, or remove the link"
                     )
                 yield root / name, path.name
 
