@@ -131,8 +131,9 @@ class ORTDecoder:
             raise errors.InvalidArgument(
                 f"output_attentions and return_token_timestamps take a decoder with the outputs cross_attentions.0, …: "
                 f"{self.with_past.path.name} gives {', '.join([*self.with_past.outputs][:3])}, … Export the model with "
-                "Optimum's main_export(…, model_kwargs={'output_attentions': True}, custom_onnx_configs=…), whose "
-                "config names these outputs, or take files that were, such as transformers.js' *_timestamped"
+                "Optimum's main_export(…, model_kwargs={'output_attentions': True}, no_post_process=True, "
+                "custom_onnx_configs=…), whose configs of both decoders name these outputs, or take files that were, "
+                "such as transformers.js' *_timestamped"
             )
 
     def forward(

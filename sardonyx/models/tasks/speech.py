@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from sardonyx import errors
 from sardonyx.models.arrays import Array
 from sardonyx.models.auto_classes import AutoClass
 from sardonyx.models.requirements import installed, require
@@ -78,10 +79,16 @@ class ORTModelForWhisper(_whisper_mixin(), ORTModelForSpeechSeq2Seq):  # type: i
         """As transformers' `generate` of Whisper, with its arguments.
 
         `return_token_timestamps=True`, which pipelines pass for times of words, takes a decoder that gives its
-        `cross_attentions`; `errors.InvalidArgument` says how to export one.
+        `cross_attentions`, and caches; `errors.InvalidArgument` says how to export one.
         """
         if kwargs.get("return_token_timestamps"):
             self.decoder.require_attentions()
+            if not self.decoder.can_use_cache or kwargs.get("use_cache") is False:
+                # transformers takes the weights of all positions at each step for those of one, and gives other times.
+                raise errors.InvalidArgument(
+                    "return_token_timestamps takes a decoder with caches, and use_cache=True: without them there are "
+                    "no right times"
+                )
         return super().generate(*args, **kwargs)
 
 

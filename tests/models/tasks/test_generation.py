@@ -413,6 +413,12 @@ def test_whisper_says_how_to_export_attentions(generators: Generators) -> None:
         model(features, decoder_input_ids=torch.tensor([[exports.START]]), output_attentions=True)
 
 
+def test_whisper_times_no_tokens_without_caches(generators: Generators) -> None:
+    """transformers would give times, and wrong ones."""
+    with pytest.raises(errors.InvalidArgument, match="use_cache=True"):
+        generators("whisper attentive").generate(exports.random_sound(1), return_token_timestamps=True, use_cache=False)
+
+
 def test_weights_of_attention_over_sound(generators: Generators) -> None:
     features, ids = exports.random_sound(2), torch.tensor([[exports.START, exports.EN, 5], [exports.START, 6, 7]])
     for model in (generators("whisper attentive"), generators("whisper attentive merged")):
