@@ -49,7 +49,7 @@ def companions(files: ModelFiles) -> Iterator[tuple[Path, str]]:
                 if not folder_of_model.has(root / name):
                     raise errors.InvalidArgument(
                         f"{root / name} is a link to {os.path.realpath(root / name)}, which is not in the model's "
-                        "folder: it is not copied. Put the file itself in the place of the link first, or remove the link"
+                        "folder: it is not copied. Put the file itself in its place first, or remove the link"
                     )
                 yield root / name, path.name
 
