@@ -32,7 +32,7 @@ def test_an_engine_is_written_and_runs(command: Command, embedding: Path, tmp_pa
     assert report["bytes"] == target.stat().st_size
     assert [profile["ids"] for profile in report["profiles"]] == [[[1, 1], [2, 3], [4, 64]], [[1, 8]] * 3]
     assert report["profiles"][0]["shift"] == [[], [], []]
-    assert set(report["sections"]) == {"tables", "image", "constants", "nodes", "model", "weights"}
+    assert set(report["sections"]) == {"tables", "image", "constants", "made", "nodes", "model", "weights"}
     made = sardonyx.InferenceSession(target)
     assert made._session()._is_stored
     feeds = {"ids": np.array([[0, 1, 2], [4, 3, 1]]), "shift": np.array(2, np.float32)}
