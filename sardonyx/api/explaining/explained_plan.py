@@ -130,7 +130,7 @@ def placed_steps(
 ) -> list[PlacedStep]:
     """The steps of a run for inputs of these shapes, in the order of the rows; errors are those of `explained`."""
     symbols = symbols_of(subject.plan, shapes)
-    builder = _Builder(subject, symbols, _observed(subject, feeds, symbols), 0)
+    builder = _Builder(subject, symbols, _observed(subject, feeds, symbols), 0, predicts=False)
     builder.explanation(shapes)
     return builder.placed
 
@@ -212,10 +212,19 @@ def _segments(plan: Plan, is_outer: bool = True) -> Iterator[tuple[Plan, Step, b
 class _Builder:
     """Makes the rows of an explanation, in the order in which the steps run.
 
-    `times` are those of `runs` runs, or of one that was only observed (0). Without `symbols` nothing is bound.
+    `times` are those of `runs` runs, or of one that was only observed (0). Without `symbols` nothing is bound. Unless
+    it `predicts`, nothing is asked of the machine's ceilings, which may have to be measured.
     """
 
-    def __init__(self, subject: Subject, symbols: Mapping[str, int] | None, times: StepTimes, runs: int) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        symbols: Mapping[str, int] | None,
+        times: StepTimes,
+        runs: int,
+        *,
+        predicts: bool = True,
+    ) -> None:
         self.subject, self.symbols, self.times, self.runs = subject, symbols, times, runs
         self.views: collections.Counter[str] = collections.Counter()
         self.known: collections.Counter[str] = collections.Counter()
@@ -227,7 +236,7 @@ class _Builder:
         self.threads = segments[0].threads if segments else 1
         kernels = run_settings(subject.core.session_options).kernels
         self.kernels = host_target(kernels).name if segments else "numpy"
-        self.ceilings = self._ceilings() if segments else None
+        self.ceilings = self._ceilings() if segments and predicts else None
 
     def _ceilings(self) -> Ceilings:
         from sardonyx.tuning.ceilings import stored_ceilings  # with the code of kernels: only for those who explain
@@ -336,7 +345,7 @@ class _Builder:
             flops=step.flops,
             bytes=step.bytes,
             constant_bytes=constant,
-            predicted_us=self._predicted(step, constant, footprint),
+            predicted_us=None if self.ceilings is None else self._predicted(step, constant, footprint, self.ceilings),
             measured_us=measured,
         )
 
@@ -355,13 +364,12 @@ class _Builder:
                 self.packed[address] = self.constants[address]
         return min(total, step.bytes)
 
-    def _predicted(self, step: BoundStep, constant: float, footprint: _Footprint) -> float:
+    def _predicted(self, step: BoundStep, constant: float, footprint: _Footprint, ceilings: Ceilings) -> float:
         """Microseconds that the ceilings allow: of arithmetic, or of reading what lies where it stays between runs."""
-        assert self.ceilings is not None
         threads = min(self.threads, -(-step.chunks // max(1, step.claim)))
-        computed = step.flops / self.ceilings.flops(threads, _arithmetic(step, self.ceilings))
-        read = constant / self.ceilings.bandwidth(threads, footprint.constants + footprint.values)
-        moved = (step.bytes - constant) / self.ceilings.bandwidth(threads, footprint.values)
+        computed = step.flops / ceilings.flops(threads, _arithmetic(step, ceilings))
+        read = constant / ceilings.bandwidth(threads, footprint.constants + footprint.values)
+        moved = (step.bytes - constant) / ceilings.bandwidth(threads, footprint.values)
         return max(computed, read + moved) * 1e6
 
 

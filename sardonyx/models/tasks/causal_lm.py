@@ -152,9 +152,8 @@ class ORTModelForCausalLM(Generating):
 
         wanted = ["logits", *(self.key_value_output_names if keeps else ())]
         mask = values.get("attention_mask")
-        is_padded = mask is not None and not as_numpy(mask)[:, -length:].all()
         try:
-            if is_padded and self._counts_by_mask:
+            if self._counts_by_mask and mask is not None and not as_numpy(mask)[:, -length:].all():
                 results = run_unpadded(part, values, wanted, self._caches)
             else:
                 results = part.run(values, wanted)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from sardonyx.compiler.arguments import Group, Read, Record, Size, Table, Write, kernel
 from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.kernels.classic.keyed_table import (
@@ -20,7 +18,7 @@ from sardonyx.compiler.kernels.classic.keyed_table import (
 )
 from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.builder import Function, minimum
-from sardonyx.compiler.llvm.types import I64, Type, type_of
+from sardonyx.compiler.llvm.types import I64, Type, dtype_type
 from sardonyx.compiler.llvm.values import Value
 from sardonyx.light_dataclass import dataclass
 
@@ -40,9 +38,7 @@ class LookUpSpec:
     @property
     def type(self) -> Type:
         """The type of the elements."""
-        found = type_of(np.dtype(self.data))
-        assert found is not None
-        return found
+        return dtype_type(self.data)
 
 
 class Arguments(Record):

@@ -13,7 +13,7 @@ from sardonyx.compiler.kernels.classic.keyed_table import KeyTable, TableArgumen
 from sardonyx.compiler.kernels.template import NativeKernel, template
 from sardonyx.compiler.llvm.builder import Function, minimum
 from sardonyx.compiler.llvm.kernels.movement.copy import fill_row
-from sardonyx.compiler.llvm.types import F32, F64, I64, U8, Type, type_of
+from sardonyx.compiler.llvm.types import F32, F64, I64, U8, Type, dtype_type
 from sardonyx.compiler.llvm.walk import note
 from sardonyx.compiler.native.movement.copy import CHUNK_BYTES
 from sardonyx.light_dataclass import dataclass
@@ -36,9 +36,7 @@ class OneHotSpec:
     @property
     def type(self) -> Type:
         """The type of the elements."""
-        found = type_of(np.dtype(self.data))
-        assert found is not None
-        return found
+        return dtype_type(self.data)
 
 
 class Arguments(Record):

@@ -6,7 +6,7 @@ import numpy as np
 
 from sardonyx.compiler.arguments import Float, Read, Record, Size, Table, Write, kernel
 from sardonyx.compiler.llvm.builder import Function
-from sardonyx.compiler.llvm.types import BOOL, F64, I64, Type, type_of
+from sardonyx.compiler.llvm.types import BOOL, F64, I64, Type, dtype_type
 from sardonyx.light_dataclass import dataclass
 
 
@@ -21,9 +21,7 @@ class TotalSpec:
     @property
     def type(self) -> Type:
         """The type of the results."""
-        found = type_of(np.dtype(self.result))
-        assert found is not None
-        return found
+        return dtype_type(self.result)
 
 
 class Arguments(Record):

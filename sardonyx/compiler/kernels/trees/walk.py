@@ -17,7 +17,7 @@ import numpy as np
 from sardonyx.compiler.arguments import Read, Record, Size, Table, Write, kernel
 from sardonyx.compiler.kernels.trees.packing import WALKS
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
-from sardonyx.compiler.llvm.types import F32, F64, I16, I32, I64, U16, U32, U64, Type, type_of
+from sardonyx.compiler.llvm.types import F32, F64, I16, I32, I64, U16, U32, U64, Type, dtype_type
 from sardonyx.light_dataclass import dataclass
 
 # Trees whose weights are added up before they are added to those of others.
@@ -43,9 +43,7 @@ class WalkSpec:
     @property
     def type(self) -> Type:
         """The type of the features."""
-        found = type_of(np.dtype(self.data))
-        assert found is not None
-        return found
+        return dtype_type(self.data)
 
     @property
     def key(self) -> Type:

@@ -17,7 +17,7 @@ import numpy as np
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.expression import working_type
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, memory_type
-from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing, storage_of
+from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing
 from sardonyx.compiler.llvm.kernels.windows.folds import (
     Columns,
     Combine,
@@ -32,7 +32,7 @@ from sardonyx.compiler.llvm.kernels.windows.folds import (
 )
 from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, Taps, spot_of, window_names, within
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I64
+from sardonyx.compiler.llvm.types import I64, dtype_type
 from sardonyx.compiler.llvm.walk import kernel_frame, share
 from sardonyx.light_dataclass import dataclass
 
@@ -85,7 +85,7 @@ class _Writer:
 
     def __init__(self, k: Function, a: Arguments, spec: ChannelSpec) -> None:
         self.k, self.a, self.spec = k, a, spec
-        self.storage = storage_of(spec.x)
+        self.storage = dtype_type(spec.x)
         self.working = working_type(np.dtype(spec.x))
         self.finishing = Finishing(k, a, spec.finish, spec.lanes)
         fold = spec.fold

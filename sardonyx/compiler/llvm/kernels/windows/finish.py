@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.expression import STRANDS, emit_abreast
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, as_stored, memory_type
 from sardonyx.compiler.llvm.kernels.windows.frame import Arguments, Spot
-from sardonyx.compiler.llvm.types import I64, Type, type_of
+from sardonyx.compiler.llvm.types import I64, dtype_type
 from sardonyx.compiler.llvm.values import Variable
 from sardonyx.kernel.canonical import Canonical
 from sardonyx.kernel.expr import Apply, walk
@@ -68,21 +66,14 @@ class Finish:
         return tuple(f"{place}{part}" for place in places for part in ("", *STRIDES))
 
 
-def storage_of(name: str) -> Type:
-    """The type of a dtype by its name."""
-    found = type_of(np.dtype(name))
-    assert found is not None
-    return found
-
-
 class Finishing:
     """Writes a `Finish` for vectors of `lanes` elements."""
 
     def __init__(self, k: Function, a: Arguments, finish: Finish, lanes: int) -> None:
         self.k, self.a, self.finish, self.lanes = k, a, finish, lanes
         k.flushes = finish.flushes
-        self._types = [storage_of(one.dtype) for one in finish.operands]
-        self._types += [storage_of(root.dtype.name) for root in finish.body.roots]
+        self._types = [dtype_type(one.dtype) for one in finish.operands]
+        self._types += [dtype_type(root.dtype.name) for root in finish.body.roots]
         self._names = [f"operand{index}" for index in range(len(finish.operands))]
         self._names += [f"output{index}" for index in range(finish.results)]
         self._rows: list[Value] = []

@@ -16,12 +16,12 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.expression import emit_working, working_type
 from sardonyx.compiler.llvm.kernels.rows.reducing import neutral
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, memory_type
-from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing, storage_of
+from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing
 from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Watch, may_watch
 from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, divided, within, written
 from sardonyx.compiler.llvm.kernels.windows.running import Combination, Neighbours, Running, RunningPairs, combination
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I64
+from sardonyx.compiler.llvm.types import I64, dtype_type
 from sardonyx.compiler.llvm.values import Variable
 from sardonyx.kernel.expr import Input
 from sardonyx.light_dataclass import dataclass
@@ -96,7 +96,7 @@ class _Writer:
 
     def __init__(self, k: Function, a: Arguments, spec: RowStripSpec) -> None:
         self.k, self.a, self.spec = k, a, spec
-        self.storage = storage_of(spec.x)
+        self.storage = dtype_type(spec.x)
         self.working = working_type(np.dtype(spec.x)).vector(spec.lanes)
         self.neutral = neutral(k, spec.fold.kind, self.working)
         self.finishing = self.ending = Finishing(k, a, spec.finish, spec.lanes)

@@ -16,11 +16,11 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.expression import emit_working, working_type
 from sardonyx.compiler.llvm.kernels.rows.reducing import combined, neutral
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, memory_type
-from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing, storage_of
+from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing
 from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Correlate
 from sardonyx.compiler.llvm.kernels.windows.frame import Arguments, Spot, Taps, window_names, within
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I64
+from sardonyx.compiler.llvm.types import I64, dtype_type
 from sardonyx.compiler.llvm.walk import kernel_frame, share
 from sardonyx.light_dataclass import dataclass
 
@@ -74,7 +74,7 @@ class _Staging:
 
     def __init__(self, k: Function, a: Arguments, spec: RowSpec) -> None:
         self.k, self.a, self.spec = k, a, spec
-        self.storage = storage_of(spec.x)
+        self.storage = dtype_type(spec.x)
         self.working = working_type(np.dtype(spec.x))
         self.room = k.pointer("scratch", self.working)
 

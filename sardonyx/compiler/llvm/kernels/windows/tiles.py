@@ -18,11 +18,11 @@ import numpy as np
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.expression import working_type
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, memory_type
-from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing, storage_of
+from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing
 from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Combining, Correlate, may_watch
 from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, divided, within, written
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I64
+from sardonyx.compiler.llvm.types import I64, dtype_type
 from sardonyx.light_dataclass import dataclass
 
 
@@ -91,7 +91,7 @@ class TileWriter:
 
     def __init__(self, k: Function, a: Arguments, spec: TileSpec) -> None:
         self.k, self.a, self.spec = k, a, spec
-        self.storage = storage_of(spec.x)
+        self.storage = dtype_type(spec.x)
         self.working = working_type(np.dtype(spec.x)).vector(spec.lanes)
         self.finishing = Finishing(k, a, spec.finish, spec.lanes)
         self.has_masks = k.target.has_masks and spec.lanes > 1
