@@ -54,6 +54,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "model.onnx"]
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_interruptions_wait_until_all_files_are_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["config.json", "model.onnx", "model.onnx_data"]
     for name in names:

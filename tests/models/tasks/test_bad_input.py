@@ -249,6 +249,7 @@ class _Counting:
     def end(self) -> None: ...
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("more", [{}, {"num_beams": 3}, {"do_sample": True}, {"streamer": True}])
 def test_interruptions(model: Any, expected: Any, more: dict[str, Any]) -> None:
     """A real SIGINT in the middle; the model goes on as if nothing had been."""
